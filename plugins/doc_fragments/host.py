@@ -1,0 +1,64 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where things are on a GPU host. Every path is an option, with the usual place as its default."""
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    """The parts C(gpuops.fleet.host[.part]) of a module's documentation."""
+
+    # The collection's own papers.
+    DOCUMENTATION = r"""
+options:
+  state_dir:
+    description:
+      - Directory on the host in which the collection keeps its own papers, which are
+        the plan that the host carries, the lease and the journal.
+    type: path
+    default: /var/lib/gpuops-fleet
+"""
+
+    # What the kernel shows.
+    KERNEL = r"""
+options:
+  proc_root:
+    description:
+      - Where the kernel's C(proc) file system is mounted.
+    type: path
+    default: /proc
+  sys_root:
+    description:
+      - Where the kernel's C(sysfs) file system is mounted.
+    type: path
+    default: /sys
+"""
+
+    # The container engine and what it reads.
+    ENGINE = r"""
+options:
+  docker_socket:
+    description:
+      - Unix socket of the Docker engine.
+    type: path
+    default: /var/run/docker.sock
+  cdi_dirs:
+    description:
+      - Directories with specifications of the Container Device Interface (CDI).
+    type: list
+    elements: path
+    default:
+      - /etc/cdi
+      - /var/run/cdi
+"""
+
+    # Where services live.
+    SERVICES = r"""
+options:
+  services_dir:
+    description:
+      - Directory that holds one directory for each replica of a service.
+    type: path
+    default: /srv/gpuops/services
+"""

@@ -1,0 +1,150 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the unit tests share: a host with simulated GPUs below the real pynvml, and a way to run a module in this process.
+
+``fleet_host(*boards)`` gives a :class:`FleetHost`; ``run_module(name, args)`` gives what the module printed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import io
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from dataclasses import dataclass
+from pathlib import Path
+
+import pynvml
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SIMULATOR = REPOSITORY / "build" / "simulator"
+DOOR = "NVML_SIM_STATE"
+
+
+@pytest.fixture(scope="session")
+def simulator() -> Path:
+    """The built simulator (``make simulator``), loaded once: pynvml then finds the library under its usual name."""
+    library = SIMULATOR / "libnvidia-ml.so.1"
+    if not library.exists():
+        pytest.fail(f"{library} is missing: run `make simulator`")
+    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    sys.path.append(str(SIMULATOR / "lib"))
+    return SIMULATOR
+
+
+@dataclass(frozen=True)
+class FleetHost:
+    """A host with simulated GPUs: ``state`` is its directory, ``env`` what another process needs to see the same GPUs."""
+
+    state: Path
+    env: dict[str, str]
+
+    def simctl(self, *args: str, check: bool = True) -> t.Any:
+        """Run ``simctl``; JSON is returned as data, other output as text. A failure ends the test with its words."""
+        run = self._run_outside if _session_is_open() else self._run_here
+        code, printed, complaint = run(args)
+        if check and code != 0:
+            pytest.fail(f"simctl {' '.join(args)}: exit {code}: {complaint or printed}")
+        try:
+            return json.loads(printed)
+        except ValueError:
+            return printed
+
+    def _run_here(self, args: t.Sequence[str]) -> tuple[int, str, str]:
+        """In this process, which saves starting one."""
+        printed, complaint = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(complaint):
+            try:
+                code = importlib.import_module("nvmlsim.simctl").main(["--state", str(self.state), *args])
+            except SystemExit as ended:  # argparse refuses
+                code = ended.code
+        return int(code or 0), printed.getvalue(), complaint.getvalue()
+
+    def _run_outside(self, args: t.Sequence[str]) -> tuple[int, str, str]:
+        """As another process would, while this one has a session with the library open."""
+        env = {key: value for key, value in self.env.items() if not key.startswith("COVERAGE")}
+        done = subprocess.run([str(SIMULATOR / "bin" / "simctl"), *args], env=env, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    def calls(self, *, mutations: bool = False) -> list[dict[str, t.Any]]:
+        """The NVML calls so far, in order: ``{"call": ..., "result": ..., ...}``."""
+        entries = self.simctl("log", "--json", *(["--mutations"] if mutations else []))
+        return list(entries)
+
+
+def _session_is_open() -> bool:
+    """Whether this process has NVML initialised; the library then refuses simctl's side door here."""
+    return bool(pynvml._nvmlLib_refcount)
+
+
+MakeHost = t.Callable[..., FleetHost]
+
+
+@pytest.fixture
+def fleet_host(simulator: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeHost:
+    """Make a host: ``fleet_host("a100-sxm4-80gb:2", "l40s")``; without boards, a host that has a driver and no GPU.
+
+    This process sees the host that was made last.
+    """
+    made: list[FleetHost] = []
+
+    def make(*boards: str) -> FleetHost:
+        state = tmp_path / f"gpus{len(made)}"
+        env = dict(
+            os.environ,
+            LD_LIBRARY_PATH=str(simulator),
+            PATH=os.pathsep.join([str(simulator / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+        )
+        env[DOOR] = str(state)
+        host = FleetHost(state, env)
+        wanted = [part for board in boards for part in ("--board", board)]
+        host.simctl("create", *wanted)
+        monkeypatch.setenv(DOOR, str(state))
+        made.append(host)
+        return host
+
+    return make
+
+
+def _module_args(args: dict[str, t.Any], check: bool, diff: bool, where: Path) -> bytes:
+    internal = {
+        "_ansible_check_mode": check,
+        "_ansible_diff": diff,
+        "_ansible_remote_tmp": str(where),
+        "_ansible_keep_remote_files": False,
+        "_ansible_no_log": False,
+    }
+    return json.dumps({"ANSIBLE_MODULE_ARGS": {**args, **internal}}).encode()
+
+
+RunModule = t.Callable[..., dict[str, t.Any]]
+
+
+@pytest.fixture
+def run_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunModule:
+    """Run a module's ``main()`` in this process: ``run_module("mig", {...}, check=True)`` gives its JSON, with ``failed`` always there."""
+
+    def run(name: str, args: dict[str, t.Any], check: bool = False, diff: bool = False) -> dict[str, t.Any]:
+        from ansible.module_utils import basic
+
+        monkeypatch.setattr(basic, "_ANSIBLE_ARGS", _module_args(args, check, diff, tmp_path))
+        # ansible-core 2.19 also wants to know how the arguments are written; 2.16 has no such name.
+        monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+        module = importlib.import_module(f"ansible_collections.gpuops.fleet.plugins.modules.{name}")
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), pytest.raises(SystemExit) as ended:
+            module.main()
+        lines = [line for line in printed.getvalue().splitlines() if line.startswith("{")]
+        result: dict[str, t.Any] = json.loads(lines[-1])
+        result.setdefault("failed", False)
+        assert bool(ended.value.code) == result["failed"], "exit status and result disagree"
+        return result
+
+    return run
