@@ -1,0 +1,237 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""NVIDIA mig-parted v1 layout files: read them strictly, turn a label into plain data for a host, write an observed layout.
+
+The format (``version: v1``, ``mig-configs: {label: [{device-filter?, devices, mig-enabled, mig-devices}]}``) is that of
+NVIDIA mig-parted, api/spec/v1. One extension: ``devices`` may also name GPUs by UUID or PCI address.
+Pure: text in, data or text out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.selectors import parse_identity
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import describe
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, Path, read_yaml
+
+ENTRY_FIELDS = ("device-filter", "devices", "mig-enabled", "mig-devices")
+# As NVML's names are spelled: compute slices, memory in GB, attributes (+me, +gfx, +me.all, -me).
+PROFILE = re.compile(r"[1-9]\d*g\.[1-9]\d*gb([+-][a-z][a-z.]*)*")
+COMPUTE_PROFILE = re.compile(r"[1-9]\d*c\.[1-9]\d*g\.[1-9]\d*gb.*")
+GPU_UUID = re.compile(r"GPU-[0-9A-Fa-f-]+")
+PCI_ADDRESS = re.compile(r"([0-9A-Fa-f]{4}([0-9A-Fa-f]{4})?:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a label. ``devices`` is None for all GPUs; ``instances`` maps a profile to its count, in the order written."""
+
+    devices: tuple[int | str, ...] | None
+    device_filter: tuple[str, ...]
+    mig: bool
+    instances: tuple[tuple[str, int], ...]
+    source: str
+
+    def selector(self) -> dict[str, Any]:
+        """As plain data for the module on the host (``module_utils.selectors``)."""
+        return {
+            "devices": "all" if self.devices is None else list(self.devices),
+            "device_filter": list(self.device_filter),
+            "mig": self.mig,
+            "instances": [{"profile": profile, "count": count} for profile, count in self.instances],
+            "source": self.source,
+        }
+
+
+@dataclass(frozen=True)
+class LayoutFile:
+    """A whole mig-parted file: every label with its entries, all of them checked."""
+
+    file: str
+    labels: Mapping[str, tuple[Entry, ...]]
+
+    def select(self, label: str) -> tuple[Entry, ...]:
+        """The entries of ``label``; a label that is not there raises ``FleetError`` and names the labels that are."""
+        if label in self.labels:
+            return self.labels[label]
+        near = get_close_matches(label, self.labels, n=1)
+        meant = f"did you mean '{near[0]}'? " if near else ""
+        hint = f"{meant}labels of this file: {', '.join(self.labels)}"
+        raise FleetError(f"there is no layout '{label}'", file=self.file, field="mig-configs", hint=hint)
+
+
+def parse(text: str, file: str) -> LayoutFile:
+    """Read a mig-parted v1 file; ``file`` is its name in messages.
+
+    Raises ``FleetError`` with file, line and field for anything that the format does not allow.
+    """
+    return _Reader(read_yaml(text, file)).layout_file()
+
+
+def selectors(text: str, file: str, label: str) -> list[dict[str, Any]]:
+    """What a host needs of the layout ``label`` in this file, as plain data. Raises ``FleetError``."""
+    return [entry.selector() for entry in parse(text, file).select(label)]
+
+
+class _Reader:
+    """Walks one document; every complaint carries the line of what it complains about."""
+
+    def __init__(self, located: Located) -> None:
+        self.located = located
+
+    def layout_file(self) -> LayoutFile:
+        data = self.mapping((), self.located.data, ("version", "mig-configs"), required=("version", "mig-configs"))
+        if data["version"] != "v1":
+            raise self.located.error(("version",), f"{describe(data['version'])} is no known version", "write version: v1")
+        configs = data["mig-configs"]
+        if not isinstance(configs, Mapping) or not configs:
+            raise self.located.error(
+                ("mig-configs",), f"expected labels with their layouts, found {_kind(configs)}", "write at least one label"
+            )
+        labels = {str(label): self.entries(("mig-configs", label), entries) for label, entries in configs.items()}
+        return LayoutFile(self.located.file, labels)
+
+    def entries(self, path: Path, value: Any) -> tuple[Entry, ...]:
+        if not isinstance(value, list) or not value:
+            hint = "write at least one entry: - {devices: all, mig-enabled: false}"
+            raise self.located.error(path, f"expected a list of entries, found {_kind(value)}", hint)
+        return tuple(self.entry((*path, number), item) for number, item in enumerate(value))
+
+    def entry(self, path: Path, value: Any) -> Entry:
+        data = self.mapping(path, value, ENTRY_FIELDS, required=("devices", "mig-enabled"))
+        enabled = data["mig-enabled"]
+        if not isinstance(enabled, bool):
+            raise self.located.error(
+                (*path, "mig-enabled"), f"expected true or false, found {describe(enabled)}", "write true or false without quotes"
+            )
+        return Entry(
+            devices=self.devices((*path, "devices"), data["devices"]),
+            device_filter=self.device_filter((*path, "device-filter"), data.get("device-filter", [])),
+            mig=enabled,
+            instances=self.instances(path, data, enabled),
+            source=f"{self.located.file}:{self.located.line(path)}",
+        )
+
+    def mapping(self, path: Path, value: Any, fields: Sequence[str], required: Sequence[str]) -> Mapping[str, Any]:
+        if not isinstance(value, Mapping):
+            raise self.located.error(path, f"expected fields, found {_kind(value)}", f"fields: {', '.join(fields)}")
+        for key in value:
+            if key not in fields:
+                near = get_close_matches(str(key), fields, n=1)
+                meant = f"did you mean '{near[0]}'? " if near else ""
+                raise self.located.error((*path, key), "unknown field", f"{meant}fields here: {', '.join(fields)}")
+        for key in required:
+            if key not in value:
+                raise self.located.error(path, f"field '{key}' is missing", f"write {_EXAMPLE[key]}")
+        return value
+
+    def devices(self, path: Path, value: Any) -> tuple[int | str, ...] | None:
+        hint = "write all, or a list of GPUs by index, UUID or PCI address: [0, 1]"
+        if value == "all":
+            return None
+        if not isinstance(value, list) or not value:
+            raise self.located.error(path, f"expected all or a list of GPUs, found {describe(value)}", hint)
+        for number, item in enumerate(value):
+            by_index = isinstance(item, int) and not isinstance(item, bool) and item >= 0
+            if not by_index and not (isinstance(item, str) and (GPU_UUID.fullmatch(item) or PCI_ADDRESS.fullmatch(item))):
+                raise self.located.error((*path, number), f"{describe(item)} names no GPU", hint)
+        return tuple(value)
+
+    def device_filter(self, path: Path, value: Any) -> tuple[str, ...]:
+        listed = [value] if isinstance(value, str) and value else value or []
+        if not isinstance(listed, list):
+            raise self.located.error(path, f"expected a text or a list of texts, found {describe(value)}", _FILTER_HINT)
+        for number, item in enumerate(listed):
+            try:
+                parse_identity(item)
+            except (ValueError, TypeError):
+                where = (*path, number) if isinstance(value, list) else path
+                raise self.located.error(where, f"{describe(item)} is no PCI identity", _FILTER_HINT) from None
+        return tuple(listed)
+
+    def instances(self, path: Path, data: Mapping[str, Any], enabled: bool) -> tuple[tuple[str, int], ...]:
+        where = (*path, "mig-devices")
+        if enabled and "mig-devices" not in data:
+            raise self.located.error(
+                path, "field 'mig-devices' is missing", "with mig-enabled: true write mig-devices: {1g.10gb: 7}, or {} for none"
+            )
+        value = data.get("mig-devices", {})
+        if not isinstance(value, Mapping):
+            raise self.located.error(where, f"expected profiles with their counts, found {_kind(value)}", "write mig-devices: {1g.10gb: 7}")
+        if value and not enabled:
+            raise self.located.error(where, "slices on GPUs whose MIG mode is off", "write mig-enabled: true, or leave mig-devices out")
+        for profile, count in value.items():
+            self.check_instance((*where, profile), profile, count)
+        return tuple((profile, count) for profile, count in value.items() if count)
+
+    def check_instance(self, path: Path, profile: str, count: Any) -> None:
+        if COMPUTE_PROFILE.fullmatch(profile):
+            hint = f"write {profile.partition('.')[2]}"
+            raise self.located.error(path, "compute instances smaller than their GPU instance are not supported", hint)
+        if not PROFILE.fullmatch(profile):
+            raise self.located.error(
+                path, f"'{profile}' is no MIG profile", "write its name as nvidia-smi mig -lgip shows it, such as 1g.10gb or 1g.10gb+me"
+            )
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise self.located.error(path, f"expected a count, found {describe(count)}", f"write a whole number of slices: {profile}: 1")
+
+
+_EXAMPLE = {
+    "version": "version: v1",
+    "mig-configs": "mig-configs: {LABEL: [...]}",
+    "devices": "devices: all, or a list such as [0, 1]",
+    "mig-enabled": "mig-enabled: true or false",
+}
+_FILTER_HINT = "write '0x<device><vendor>' or '0x<device><vendor>:0x<subdevice><subvendor>' in quotes, such as '0x20B210DE'"
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Mapping | list) and not value:
+        return "an empty " + ("mapping" if isinstance(value, Mapping) else "list")
+    return describe(value)
+
+
+def export(gpus: Sequence[Mapping[str, Any]], label: str = "current") -> str:
+    """The layout that was observed, as a mig-parted v1 file with one ``label``.
+
+    ``gpus`` as in the facts (docs/facts.md). GPUs of equal layout share an entry; ``devices: all`` is written when the whole
+    host is alike and every GPU has MIG. GPUs that cannot be asked (``state`` other than ok) and boards without MIG are left
+    out when others are there, because mig-parted would never find such an entry fulfilled. The format has no placement: which slice
+    lies where is the plan's to say.
+    """
+    groups: dict[tuple[bool, tuple[tuple[str, int], ...]], list[int]] = {}
+    for gpu in gpus:
+        if gpu.get("mig") and gpu.get("state", "ok") == "ok":
+            groups.setdefault(_layout_of(gpu["mig"]), []).append(gpu["index"])
+    lines = ["version: v1", "mig-configs:", f"  {quoted(label)}:"]
+    alike = len(groups) == 1 and sum(map(len, groups.values())) == len(gpus)
+    for (enabled, instances), indices in groups.items():
+        lines.append(f"    - devices: {'all' if alike else '[' + ', '.join(map(str, sorted(indices))) + ']'}")
+        lines.append(f"      mig-enabled: {'true' if enabled else 'false'}")
+        if enabled:
+            lines.append("      mig-devices:" if instances else "      mig-devices: {}")
+            lines += [f'        "{profile}": {count}' for profile, count in instances]
+    if not groups:
+        lines += ["    - devices: all", "      mig-enabled: false"]
+    return "\n".join(lines) + "\n"
+
+
+def quoted(text: str) -> str:
+    """A YAML scalar that stays this text in every parser: plain where that is safe, else in double quotes."""
+    if re.fullmatch(r"[a-z][a-z0-9]*([.-][a-z0-9]+)+|current", text):
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _layout_of(mig: Mapping[str, Any]) -> tuple[bool, tuple[tuple[str, int], ...]]:
+    counts: dict[str, int] = {}
+    for instance in mig["instances"] or []:
+        counts[instance["profile"]] = counts.get(instance["profile"], 0) + 1
+    return bool(mig["current"]), tuple(sorted(counts.items()))
