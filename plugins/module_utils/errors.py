@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import typing as t
-
 
 class FleetError(Exception):
     """A problem that a person can act on.
@@ -18,10 +16,10 @@ class FleetError(Exception):
         self,
         message: str,
         *,
-        file: t.Optional[str] = None,
-        line: t.Optional[int] = None,
-        field: t.Optional[str] = None,
-        hint: t.Optional[str] = None,
+        file: str | None = None,
+        line: int | None = None,
+        field: str | None = None,
+        hint: str | None = None,
     ) -> None:
         self.message = " ".join(message.split())
         self.file = file

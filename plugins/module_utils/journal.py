@@ -1,0 +1,111 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""JSON files that survive a crash, and the journal of a change that was begun.
+
+A file is written beside its place, forced to disk and then renamed onto it, so that a reader (and a host that lost power)
+finds the old content or the new one, never a part of it. POSIX rename(2) and fsync(2) of the directory give that promise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import typing as t
+from pathlib import Path
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+
+_TEMPORARY = ".gpuops-new"
+
+
+def write_text(path: Path, text: str, mode: int) -> None:
+    """Put ``text`` into ``path`` all at once, with these permission bits; a missing directory is made (0750). FleetError when it fails."""
+    temporary = path.with_name(path.name + _TEMPORARY)
+    try:
+        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            os.fchmod(descriptor, mode)  # umask took bits from open()
+            stream.write(text)
+            stream.flush()
+            os.fsync(descriptor)
+        os.replace(temporary, path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise FleetError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _sync_directory(path: Path) -> None:
+    """The rename itself is on disk only after this."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, data: t.Any) -> None:
+    """As :func:`write_text`, for data; readable by root and its group only (0640)."""
+    write_text(path, json.dumps(data, indent=1, sort_keys=True) + "\n", 0o640)
+
+
+def read_text(path: Path) -> str | None:
+    """The file's text; None when there is no such file. FleetError when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FleetError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not text'}") from error
+
+
+def read_json(path: Path) -> dict[str, t.Any] | None:
+    """The mapping that a file holds; None when there is no such file. FleetError when it is anything else."""
+    text = read_text(path)
+    if text is None:
+        return None
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise FleetError(
+            "this file is not JSON", file=str(path), hint="it was not written by this collection; look at it and remove it"
+        ) from error
+    if not isinstance(data, dict):
+        raise FleetError(
+            "this file holds no mapping", file=str(path), hint="it was not written by this collection; look at it and remove it"
+        )
+    return data
+
+
+class Journal:
+    """What a change set out to do, on disk before its first step: ``{state: open | closed, before, steps, outcome}``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def unfinished(self) -> str | None:
+        """A sentence about a change that began and never ended, because its process or the host died; None when there is none."""
+        try:
+            entry = read_json(self.path)
+        except FleetError as error:
+            return f"the journal of earlier changes is of no use ({error})"
+        if entry is None or entry.get("state") != "open":
+            return None
+        steps = entry.get("steps") or []
+        return f"an earlier change did not come to its end; it had {len(steps)} steps: {'; '.join(map(str, steps))}"
+
+    def open(self, before: t.Mapping[str, t.Any], steps: t.Sequence[str]) -> None:
+        """Record the state to go back to, and what is about to be done."""
+        write_json(self.path, {"state": "open", "before": dict(before), "steps": list(steps), "outcome": None})
+
+    def close(self, outcome: str) -> None:
+        """The change came to an end: ``done``, or in words what went wrong and what was put back."""
+        try:
+            entry = read_json(self.path) or {}
+        except FleetError:
+            entry = {}  # somebody damaged it; that the change ended is worth more than what it was
+        write_json(self.path, {**entry, "state": "closed", "outcome": outcome})

@@ -1,0 +1,115 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From (GPU, profile, start) to the UUID that a container is given, at this moment; and the ``.env`` file that carries it.
+
+A MIG UUID may change whenever its slice is made again, so it is looked up on the host as late as possible and stored nowhere else.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import find_profile
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import GPU_IS_LOST, INVALID_ARGUMENT, NOT_FOUND, Nvml
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Handle, NvmlError
+
+KNOWN_AFTER_APPLY = "(known after apply)"
+CDI_KIND = "nvidia.com/gpu"
+HEADER = "# Written by gpuops.fleet.slice_env. The devices are looked up again at every run: do not edit, do not copy.\n"
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Device:
+    """A variable and what it names: a slice, or the whole GPU when there is no ``profile``."""
+
+    name: str
+    gpu: str
+    profile: str | None = None
+    start: int | None = None
+
+    @property
+    def where(self) -> str:
+        """For people: ``slice 1g.10gb@4 of GPU-...``."""
+        return self.gpu if self.profile is None else f"slice {self.profile}@{self.start} of {self.gpu}"
+
+
+def parse_entries(entries: Sequence[Mapping[str, t.Any]]) -> list[Device]:
+    """Option ``entries`` of module ``slice_env``. FleetError names the field."""
+    devices: list[Device] = []
+    for number, entry in enumerate(entries):
+        field = f"entries[{number}]"
+        name, profile, start = str(entry["name"]), entry.get("profile"), entry.get("start")
+        if not _VARIABLE.fullmatch(name):
+            raise FleetError(f"'{name}' cannot be the name of a variable", field=f"{field}.name", hint="write one like GPU_0")
+        if any(device.name == name for device in devices):
+            raise FleetError(f"{name} is there twice", field=f"{field}.name", hint="give each device its own name")
+        if (profile is None) != (start is None):
+            raise FleetError("a slice needs both profile and start", field=field, hint="leave out both for the whole GPU")
+        devices.append(Device(name, str(entry["gpu"]), profile, start))
+    return devices
+
+
+def resolve(nvml: Nvml, device: Device) -> str | None:
+    """The UUID to give a container now: of the slice's MIG device, or of the GPU. None when that slice does not exist (yet).
+
+    FleetError when the GPU is not there or is lost, or when a whole GPU is wished and MIG is on, for then no container can use it.
+    """
+    try:
+        handle = nvml.find(device.gpu)
+        mode = nvml.mig_mode(handle)
+        mig = mode is not None and mode.current
+        if device.profile is not None:
+            return _slice(nvml, handle, device) if mig else None
+        if mig:
+            raise FleetError(f"{device.gpu} has MIG on: no container can have it whole", field=device.name, hint="name one of its slices")
+        return nvml.uuid(handle)
+    except NvmlError as error:
+        if error.name == GPU_IS_LOST:
+            raise FleetError(f"GPU {device.gpu} is lost", field=device.name, hint="look for its XID in the kernel's log") from error
+        if error.name in (NOT_FOUND, INVALID_ARGUMENT):
+            raise FleetError(f"there is no GPU {device.gpu} on this host", field=device.name) from error
+        raise
+
+
+def _slice(nvml: Nvml, handle: Handle, device: Device) -> str | None:
+    geometry = nvml.geometry(handle)
+    wanted = device.profile if geometry is None else find_profile(geometry, t.cast(str, device.profile)).name
+    for instance in nvml.gpu_instances(handle):
+        if (instance.start, instance.profile) == (device.start, wanted) and instance.compute_instances:
+            return instance.compute_instances[0].uuid
+    return None
+
+
+def resolve_all(nvml: Nvml, devices: Sequence[Device], check: bool) -> dict[str, str]:
+    """UUID by variable. A slice that is not there is ``(known after apply)`` with ``check``, and a FleetError without."""
+    found: dict[str, str] = {}
+    for device in devices:
+        uuid = resolve(nvml, device)
+        if uuid is None and not check:
+            raise FleetError(f"there is no {device.where}", field=device.name, hint="bring the GPU to its layout first (gpuops.fleet.mig)")
+        found[device.name] = uuid or KNOWN_AFTER_APPLY
+    return found
+
+
+def env_text(uuids: Mapping[str, str], style: str) -> str:
+    """The file's text, variables in the order given. ``style``: ``uuid``, or ``cdi`` for names as ``nvidia.com/gpu=<UUID>``."""
+    prefix = f"{CDI_KIND}=" if style == "cdi" else ""
+    return HEADER + "".join(f"{name}={prefix if uuid != KNOWN_AFTER_APPLY else ''}{uuid}\n" for name, uuid in uuids.items())
+
+
+def read_env(path: Path) -> str:
+    """The file as it is; empty when there is none. FleetError when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise FleetError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not text'}") from error

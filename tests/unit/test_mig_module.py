@@ -1,0 +1,758 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Module mig on simulated GPUs below the real pynvml: what it changes, what it leaves alone, what it says, how it goes back."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.module_utils import lease, mig_run
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.mig_run import base_lines
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
+
+if t.TYPE_CHECKING:
+    from conftest import FleetHost, MakeHost, RunModule
+
+H100, A100, L40S = "h100-80gb", "a100-80gb", "l40s-48gb"
+WAITS = "it waits for a reset of the GPU"
+KNOWN_AFTER_APPLY = "(known after apply)"
+
+
+class World:
+    """One simulated host and the module on it."""
+
+    def __init__(self, host: FleetHost, run_module: RunModule, where: Path) -> None:
+        self.host, self._run, self.where = host, run_module, where
+        self.state_dir = where / "state"
+        self.uuids = [gpu["uuid"] for gpu in self.show()]
+        self.pcis = [gpu["pci"] for gpu in self.show()]
+
+    def show(self) -> list[dict[str, t.Any]]:
+        return list(self.host.simctl("show", "--json")["gpus"])
+
+    def slices(self, number: int) -> list[str]:
+        return sorted(f"{one['profile']}@{one['start']}" for one in self.show()[number]["mig"]["instances"])
+
+    def mutations(self) -> list[tuple[str, str]]:
+        """(call, GPU) of every change so far that came through NVML."""
+        return [
+            (entry["call"], entry["args"].get("gpu", "")) for entry in self.host.calls(mutations=True) if entry["call"].startswith("nvml")
+        ]
+
+    def mig(self, *layout: t.Any, check: bool = False, **more: t.Any) -> dict[str, t.Any]:
+        args = {"layout": [_entry(one) for one in layout], "state_dir": str(self.state_dir), **more}
+        return self._run("mig", args, check=check, diff=True)
+
+    def done(self, *layout: t.Any, **more: t.Any) -> list[str]:
+        """Run it for real, prove that check mode said the same before and a second run finds nothing to do; the steps."""
+        predicted = self.mig(*layout, check=True, **more)
+        before = self.mutations()
+        assert not predicted["failed"], predicted
+        result = self.mig(*layout, **more)
+        assert not result["failed"], result
+        for key in ("changed", "steps", "diff", "pending", "reset_required", "reboot_required"):
+            assert predicted[key] == result[key], key
+        assert _without_uuids(predicted) == _without_uuids(result)
+        assert result["changed"] is bool(result["steps"])
+        assert (len(self.mutations()) > len(before)) is result["changed"]
+        after = self.mutations()
+        again = self.mig(*layout, **more)
+        assert (again["failed"], again["changed"], again["steps"], again["pending"]) == (False, False, [], result["pending"])
+        assert again["diff"]["before"] == again["diff"]["after"] == result["diff"]["after"]
+        assert self.mutations() == after
+        return list(result["steps"])
+
+    def refused(self, *layout: t.Any, **more: t.Any) -> str:
+        """The message, the same in check mode; nothing is changed."""
+        before, state = self.mutations(), self.show()
+        predicted, result = self.mig(*layout, check=True, **more), self.mig(*layout, **more)
+        assert predicted["failed"]
+        assert result["failed"]
+        assert predicted["msg"] == result["msg"]
+        assert "\n" not in result["msg"]
+        assert (self.mutations(), self.show()) == (before, state)
+        return str(result["msg"])
+
+    def hold(self, gpu: int, *where: str, pid: int = 4242) -> None:
+        self.host.simctl("hold", "--gpu", str(gpu), "--pid", str(pid), *where)
+
+    def journal(self) -> dict[str, t.Any]:
+        return dict(json.loads((self.state_dir / "mig-journal.json").read_text()))
+
+
+def _entry(one: t.Any) -> dict[str, t.Any]:
+    """(gpu, '1g.10gb', '1g.10gb@4', ...) or (gpu, None) for no MIG, or a dict as it is."""
+    if isinstance(one, dict):
+        return one
+    gpu, *slices = one
+    if slices == [None]:
+        return {"gpu": gpu, "mig": False}
+    instances = []
+    for text in slices:
+        profile, at, start = text.partition("@")
+        instances.append({"profile": profile, "start": int(start)} if at else {"profile": profile})
+    return {"gpu": gpu, "instances": instances}
+
+
+def _without_uuids(result: dict[str, t.Any]) -> list[dict[str, t.Any]]:
+    return [dict(gpu, instances=[(one["profile"], one["start"]) for one in gpu["instances"]]) for gpu in result["layout"]]
+
+
+@pytest.fixture
+def world(fleet_host: MakeHost, run_module: RunModule, tmp_path: Path) -> t.Callable[..., World]:
+    return lambda *boards: World(fleet_host(*boards), run_module, tmp_path)
+
+
+# Doing
+
+
+def test_a_gpu_is_cut_in_one_run(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    assert fleet.done((gpu, *["1g.10gb"] * 6, "1g.20gb")) == [
+        f"{gpu}: switch MIG on",
+        *(f"{gpu}: create 1g.10gb at memory slice {start}" for start in range(6)),
+        f"{gpu}: create 1g.20gb at memory slice 6",
+    ]
+    assert fleet.slices(0) == [*(f"1g.10gb@{start}" for start in range(6)), "1g.20gb@6"]
+    names = [call for call, _gpu in fleet.mutations()]
+    assert names[0] == "nvmlDeviceSetMigMode"
+    assert names[1:] == ["nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceCreateComputeInstance"] * 7
+
+
+def test_the_result_shows_the_slices_with_their_uuids(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    predicted = fleet.mig((gpu, "1g.10gb", "3g.40gb"), check=True)
+    assert predicted["layout"] == [
+        {
+            "gpu": gpu,
+            "pci": fleet.pcis[0],
+            "mig": True,
+            "pending": True,
+            "instances": [
+                {"profile": "3g.40gb", "start": 0, "uuid": KNOWN_AFTER_APPLY},
+                {"profile": "1g.10gb", "start": 4, "uuid": KNOWN_AFTER_APPLY},
+            ],
+        }
+    ]
+    result = fleet.mig((gpu, "1g.10gb", "3g.40gb"))
+    uuids = [one["uuid"] for one in result["layout"][0]["instances"]]
+    shown = {one["start"]: one["ci"][0]["uuid"] for one in fleet.show()[0]["mig"]["instances"]}
+    assert uuids == [shown[0], shown[4]]
+    assert result["diff"] == {"before": f"{gpu} MIG off\n", "after": f"{gpu} MIG on\n{gpu} 3g.40gb@0\n{gpu} 1g.10gb@4\n"}
+    assert (result["notes"], result["reset_required"], result["reboot_required"]) == ([], False, False)
+    known = fleet.mig((gpu, "3g.40gb", "1g.10gb", "1g.10gb"), check=True)
+    assert [one["uuid"] for one in known["layout"][0]["instances"]] == [*uuids, KNOWN_AFTER_APPLY]
+
+
+def test_dropping_a_slice_is_one_destroy_and_touches_nothing_else(world: t.Callable[..., World]) -> None:
+    fleet = world(f"{H100}:2")
+    one, two = fleet.uuids
+    fleet.mig((one, *["1g.10gb"] * 3), (two, *["1g.10gb"] * 3))
+    before = len(fleet.mutations())
+    assert fleet.done((one, *["1g.10gb"] * 2), (two, *["1g.10gb"] * 2)) == [
+        f"{one}: destroy 1g.10gb at memory slice 2",
+        f"{two}: destroy 1g.10gb at memory slice 2",
+    ]
+    assert [call for call, _gpu in fleet.mutations()[before:]] == ["nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy"] * 2
+
+
+def test_a_gpu_that_is_not_named_is_not_even_looked_at(world: t.Callable[..., World]) -> None:
+    fleet = world(f"{H100}:3")
+    fleet.host.simctl("log", "--clear")
+    fleet.mig((fleet.uuids[1], "1g.10gb"))
+    touched = {entry["args"].get("gpu") for entry in fleet.host.calls()}
+    assert fleet.uuids[1] in touched
+    assert not touched & {fleet.uuids[0], fleet.uuids[2]}
+
+
+def test_busy_slices_that_stay_are_in_nobodys_way(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    fleet.mig((gpu, "1g.10gb", "1g.10gb", "1g.10gb"))
+    fleet.hold(0, "--gi", "9", "--ci", "0")
+    assert fleet.done((gpu, "1g.10gb", "3g.40gb")) == [
+        f"{gpu}: destroy 1g.10gb at memory slice 0",
+        f"{gpu}: destroy 1g.10gb at memory slice 1",
+        f"{gpu}: create 3g.40gb at memory slice 4",
+    ]
+    assert fleet.slices(0) == ["1g.10gb@2", "3g.40gb@4"]
+
+
+def test_a_gpu_instance_without_compute_instance_gets_one(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    fleet.mig((gpu,))
+    with Nvml() as nvml:
+        nvml.create_gpu_instance(nvml.find(gpu), 19, 3, 1)
+    result = fleet.mig((gpu, "1g.10gb"), check=True)
+    assert result["diff"]["before"] == f"{gpu} MIG on\n{gpu} 1g.10gb@3 (no compute instance)\n"
+    assert fleet.done((gpu, "1g.10gb")) == [f"{gpu}: create the compute instance of 1g.10gb at memory slice 3"]
+
+
+def test_mig_is_switched_off(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    fleet.mig((gpu, "3g.40gb"))
+    assert fleet.done((gpu, None)) == [f"{gpu}: destroy 3g.40gb at memory slice 0", f"{gpu}: switch MIG off"]
+    assert fleet.show()[0]["mig"]["current"] is False
+
+
+def test_instances_left_out_stay(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    fleet.mig((gpu, "3g.40gb"))
+    assert fleet.done({"gpu": gpu}) == []
+    assert fleet.slices(0) == ["3g.40gb@0"]
+
+
+def test_boards_without_mig_may_be_wished_without_it(world: t.Callable[..., World]) -> None:
+    fleet = world(L40S)
+    assert fleet.done((fleet.uuids[0], None)) == []
+    result = fleet.mig((fleet.uuids[0], None))
+    assert result["layout"] == [{"gpu": fleet.uuids[0], "pci": fleet.pcis[0], "mig": None, "pending": None, "instances": []}]
+    assert fleet.refused((fleet.uuids[0], "1g.10gb")) == (
+        f"GPU {fleet.uuids[0]} (NVIDIA L40S) has no MIG; leave it out of the layout, or write mig: false"
+    )
+
+
+def test_an_empty_layout_asks_no_driver(run_module: RunModule, tmp_path: Path) -> None:
+    result = run_module("mig", {"layout": [], "state_dir": str(tmp_path)})
+    assert (result["failed"], result["changed"], result["steps"], result["layout"]) == (False, False, [], [])
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_steps_come_by_pci_address(world: t.Callable[..., World], order: int) -> None:
+    fleet = world(f"{H100}:2")
+    steps = fleet.done(*[(uuid, "7g.80gb") for uuid in fleet.uuids][::order])
+    assert steps == [f"{uuid}: {what}" for uuid in fleet.uuids for what in ("switch MIG on", "create 7g.80gb at memory slice 0")]
+
+
+@pytest.mark.parametrize("board", ["a30-24gb", "rtx-pro-6000-96gb", "h200-141gb"])
+def test_other_boards_are_cut_as_their_driver_says(world: t.Callable[..., World], board: str) -> None:
+    fleet = world(board)
+    (gpu,) = fleet.uuids
+    with Nvml() as nvml:
+        geometry = nvml.geometry(nvml.find(gpu))
+    assert geometry is not None
+    small = min((one for one in geometry.profiles if "+" not in one.name and "-" not in one.name), key=lambda one: (one.slices, one.size))
+    fleet.done((gpu, *[small.name] * small.max), reset=True, nvidia_smi=_smi(fleet))
+    assert fleet.slices(0) == sorted(f"{small.name}@{start}" for start in small.starts)
+
+
+# A mode that waits
+
+
+def _smi(fleet: World) -> str:
+    return next(
+        str(Path(folder) / "nvidia-smi") for folder in fleet.host.env["PATH"].split(os.pathsep) if (Path(folder) / "nvidia-smi").exists()
+    )
+
+
+def test_a_mode_that_waits_is_pending_and_no_slice_is_made(world: t.Callable[..., World]) -> None:
+    fleet = world(A100)
+    (gpu,) = fleet.uuids
+    assert fleet.done((gpu, "1g.10gb")) == [f"{gpu}: switch MIG on"]
+    result = fleet.mig((gpu, "1g.10gb"))
+    assert result["pending"] == [{"gpu": gpu, "reason": WAITS}]
+    assert (result["changed"], result["reset_required"], result["reboot_required"]) == (False, True, True)
+    assert result["layout"][0]["mig"] is False
+    assert result["layout"][0]["pending"] is True
+    assert result["diff"]["after"] == f"{gpu} MIG off (on after a reset)\n"
+    assert f"GPU {gpu}: {WAITS}" in str(result["warnings"])
+    assert fleet.slices(0) == []
+
+
+def test_after_the_reset_the_same_wish_goes_on(world: t.Callable[..., World]) -> None:
+    fleet = world(A100)
+    (gpu,) = fleet.uuids
+    fleet.mig((gpu, "1g.10gb"))
+    fleet.host.simctl("reset", "--gpu", "0")
+    assert fleet.done((gpu, "1g.10gb")) == [f"{gpu}: create 1g.10gb at memory slice 0"]
+
+
+def test_a_switch_on_that_waits_is_withdrawn(world: t.Callable[..., World]) -> None:
+    fleet = world(A100)
+    (gpu,) = fleet.uuids
+    fleet.mig((gpu, "1g.10gb"))
+    assert fleet.done((gpu, None)) == [f"{gpu}: withdraw the switch-on of MIG that waits for a reset"]
+    assert fleet.show()[0]["mig"]["pending"] is False
+
+
+def test_with_reset_exactly_the_pending_gpu_is_reset_and_the_run_goes_on(world: t.Callable[..., World]) -> None:
+    fleet = world(f"{A100}:2")
+    one, two = fleet.uuids
+    steps = fleet.done((two, "1g.10gb"), reset=True, nvidia_smi=_smi(fleet))
+    assert steps == [
+        f"{two}: switch MIG on",
+        f"{two}: reset the GPU at {fleet.pcis[1]} (nvidia-smi -r)",
+        f"{two}: create 1g.10gb at memory slice 0",
+    ]
+    assert fleet.slices(1) == ["1g.10gb@0"]
+    assert one not in {gpu for _call, gpu in fleet.mutations()}
+    assert fleet.done((two, None), reset=True, nvidia_smi=_smi(fleet)) == [
+        f"{two}: destroy 1g.10gb at memory slice 0",
+        f"{two}: switch MIG off",
+        f"{two}: reset the GPU at {fleet.pcis[1]} (nvidia-smi -r)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (
+            "#!/bin/sh\necho 'Unable to reset GPU:' >&2; echo 'In use by another client' >&2; exit 3\n",
+            "Unable to reset GPU: In use by another client",
+        ),
+        ("#!/bin/sh\necho 'treating as warning'\nexit 0\n", "treating as warning"),
+        ("#!/bin/sh\nexit 7\n", "no word"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_a_reset_that_fails_is_told_in_its_own_words_and_the_switch_is_withdrawn(
+    world: t.Callable[..., World], program: str | None, words: str
+) -> None:
+    fleet = world(A100)
+    (gpu,) = fleet.uuids
+    smi = fleet.where / "nvidia-smi"
+    if program is not None:
+        smi.write_text(program)
+        smi.chmod(0o755)
+    result = fleet.mig((gpu, "1g.10gb"), reset=True, nvidia_smi=str(smi))
+    assert result["failed"]
+    assert result["msg"] == (
+        f"step 2 failed: {gpu}: reset the GPU at {fleet.pcis[0]} (nvidia-smi -r): "
+        f"{smi} -r -i {fleet.pcis[0]} did not bring the mode into force: {words}; the layout from before was put back"
+    )
+    assert fleet.show()[0]["mig"]["pending"] is False
+
+
+def test_a_switch_that_waits_against_expectation_is_pending_with_the_drivers_reason(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    fleet.host.simctl("hold", "--gpu", "0", "--leak")
+    result = fleet.mig((gpu, "1g.10gb"))
+    assert not result["failed"], result
+    assert result["steps"] == [f"{gpu}: switch MIG on"]
+    assert result["pending"] == [{"gpu": gpu, "reason": f"{WAITS}, and something uses it (NVML_ERROR_IN_USE)"}]
+    assert (result["reset_required"], fleet.slices(0)) == (True, [])
+
+
+def test_a_reset_that_hangs_is_given_up(world: t.Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = world(A100)
+    smi = fleet.where / "nvidia-smi"
+    smi.write_text("#!/bin/sh\nexec sleep 30\n")
+    smi.chmod(0o755)
+    monkeypatch.setattr(mig_run, "RESET_SECONDS", 0.3)
+    result = fleet.mig((fleet.uuids[0], "1g.10gb"), reset=True, nvidia_smi=str(smi))
+    assert "did not bring the mode into force: no end after 0.3 s; the layout from before was put back" in result["msg"]
+
+
+def test_a_driver_that_shows_the_geometry_only_with_mig_on_is_asked_again(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    fleet.host.simctl("set", "driver-version", "535.183.01")
+    predicted = fleet.mig((gpu, "3g.40gb@4", "1g.10gb"), check=True)
+    assert predicted["steps"] == [
+        f"{gpu}: switch MIG on",
+        f"{gpu}: create 3g.40gb at memory slice 4",
+        f"{gpu}: create 1g.10gb at a memory slice that is known after apply",
+    ]
+    result = fleet.mig((gpu, "3g.40gb@4", "1g.10gb"))
+    assert sorted(result["steps"]) == sorted(
+        [f"{gpu}: switch MIG on", f"{gpu}: create 1g.10gb at memory slice 0", f"{gpu}: create 3g.40gb at memory slice 4"]
+    )
+    assert fleet.slices(0) == ["1g.10gb@0", "3g.40gb@4"]
+    assert fleet.done((gpu, "3g.40gb@4", "1g.10gb")) == []
+
+
+def test_a_wish_that_proves_impossible_only_then_takes_the_mode_back(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    fleet.host.simctl("set", "driver-version", "535.183.01")
+    result = fleet.mig((fleet.uuids[0], *["1g.10gb"] * 8))
+    assert "8x1g.10gb is more than the 7 that the board allows" in result["msg"]
+    assert result["msg"].endswith("; the layout from before was put back")
+    assert fleet.show()[0]["mig"]["current"] is False
+
+
+# Refusing
+
+
+@pytest.mark.parametrize("spelling", ["uuid", "UUID", "pci", "PCI", "pci8", "short", "index"])
+def test_a_gpu_is_found_by_uuid_pci_address_or_index(world: t.Callable[..., World], spelling: str) -> None:
+    fleet = world(f"{H100}:2")
+    uuid, pci = fleet.uuids[1], fleet.pcis[1]
+    names = {
+        "uuid": uuid,
+        "UUID": uuid.upper(),
+        "pci": pci,
+        "PCI": pci.upper(),
+        "pci8": f"0000{pci}",
+        "short": pci.partition(":")[2],
+        "index": "1",
+    }
+    assert fleet.mig((names[spelling], "1g.10gb"), check=True)["steps"][0] == f"{uuid}: switch MIG on"
+
+
+@pytest.mark.parametrize("name", ["7", "GPU-00000000-0000-0000-0000-000000000000", "0000:ff:00.0", "eth0"])
+def test_an_unknown_gpu_is_refused_with_those_that_there_are(world: t.Callable[..., World], name: str) -> None:
+    fleet = world(H100, L40S)
+    listed = ", ".join(f"{number} ({pci}, {uuid})" for number, (pci, uuid) in enumerate(zip(fleet.pcis, fleet.uuids, strict=True)))
+    assert fleet.refused((fleet.uuids[0], "1g.10gb"), (name, "1g.10gb")) == (
+        f"there is no GPU {name} on this host; nothing was changed; GPUs of this host: {listed}"
+    )
+
+
+def test_a_host_without_gpus_says_so(world: t.Callable[..., World]) -> None:
+    fleet = world()
+    assert fleet.refused(("0", "1g.10gb")) == "there is no GPU 0 on this host; nothing was changed; GPUs of this host: none"
+
+
+def test_a_gpu_named_twice_is_refused(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    assert fleet.refused(("0", "1g.10gb"), (gpu, "3g.40gb")) == f"layout: 0 and {gpu}: GPU {gpu} is named twice; name each GPU in one entry"
+
+
+def test_a_slice_is_no_gpu(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    uuid = fleet.mig((fleet.uuids[0], "1g.10gb"))["layout"][0]["instances"][0]["uuid"]
+    assert fleet.refused((uuid, "1g.10gb")) == f"{uuid} is a slice; nothing was changed; name the GPU that it is a part of"
+
+
+def test_a_lost_gpu_is_named_and_hides_no_other(world: t.Callable[..., World]) -> None:
+    fleet = world(f"{H100}:2")
+    fleet.host.simctl("lose", "--gpu", "0")
+    for name in ("0", fleet.pcis[0]):
+        words = fleet.refused((name, "1g.10gb"), (fleet.uuids[1], "1g.10gb"))
+        assert words.startswith(f"GPU {name} is lost (")
+        assert words.endswith("; nothing was changed; look for its XID in the kernel's log")
+    assert "0 (GPU is lost)" in fleet.refused(("9", "1g.10gb"))
+    assert not fleet.mig((fleet.uuids[1], "1g.10gb"))["failed"]
+
+
+def test_a_gpu_that_does_not_answer_is_named(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    fleet.host.simctl("fail", "--call", "nvmlDeviceGetMigMode", "--error", "UNKNOWN", "--always")
+    words = fleet.refused((fleet.uuids[0], "1g.10gb"))
+    assert words.startswith(f"GPU {fleet.uuids[0]} does not answer: NVML_ERROR_UNKNOWN (")
+    assert words.endswith(") from nvmlDeviceGetMigMode")
+
+
+def test_a_driver_that_cannot_say_whether_there_is_such_a_gpu_is_quoted(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    fleet.host.simctl("fail", "--call", "nvmlDeviceGetHandleByUUID", "--error", "UNKNOWN", "--always")
+    assert "NVML_ERROR_UNKNOWN" in fleet.refused((fleet.uuids[0], "1g.10gb"))
+
+
+def test_one_impossible_wish_keeps_every_gpu_as_it_is(world: t.Callable[..., World]) -> None:
+    fleet = world(f"{H100}:2")
+    one, two = fleet.uuids
+    assert fleet.refused((one, "1g.10gb"), (two, "3g.40gb", "3g.40gb", "2g.20gb")) == (
+        f"GPU {two} (NVIDIA H100 80GB HBM3) cannot hold 2g.20gb + 2x3g.40gb: together they need 8 compute slices and the board has 7; "
+        "nearest: 2x3g.40gb, or 2g.20gb + 3g.40gb, or 1g.20gb + 2g.20gb + 3g.40gb"
+    )
+
+
+def test_a_busy_slice_that_would_go_is_refused_with_its_process(world: t.Callable[..., World]) -> None:
+    fleet = world(f"{H100}:2")
+    one, two = fleet.uuids
+    fleet.mig((two, "1g.10gb", "1g.10gb"))
+    fleet.hold(1, "--gi", "8", "--ci", "0", pid=os.getpid())
+    name = (Path("/proc") / str(os.getpid()) / "comm").read_text().strip()
+    words = fleet.refused((one, "1g.10gb"), (two, "7g.80gb"))
+    assert words.startswith(f"GPU {two} is in use: process {os.getpid()} ({name}) on 1g.10gb@1; nothing was changed (first step would be: ")
+
+
+def test_a_process_that_is_gone_from_proc_is_busy_all_the_same(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    fleet.hold(0, pid=4194304)
+    words = fleet.refused((fleet.uuids[0], "1g.10gb"))
+    assert words.startswith(f"GPU {fleet.uuids[0]} is in use: process 4194304 (unknown program) on the GPU itself; nothing was changed")
+
+
+def _proc(where: Path, pid: int, name: str, target: str) -> None:
+    directory = where / str(pid)
+    (directory / "fd").mkdir(parents=True)
+    (directory / "status").write_text(f"Name:\t{name}\nUid:\t0\t0\t0\t0\n")
+    (directory / "fd" / "3").symlink_to(target)
+
+
+def test_whoever_has_the_device_file_open_keeps_the_mode_and_not_the_slices(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    proc = fleet.where / "proc"
+    _proc(proc, 77, "dcgm-exporter", "/dev/nvidia0")
+    _proc(proc, 78, "nvidia-persistenced", "/dev/nvidia0")
+    _proc(proc, 79, "other", "/dev/nvidia1")
+    assert fleet.refused((gpu, "1g.10gb"), proc_root=str(proc)).startswith(
+        f"GPU {gpu} is in use: process 77 (dcgm-exporter) on the GPU itself; nothing was changed"
+    )
+    fleet.mig((gpu,))
+    assert fleet.done((gpu, "1g.10gb"), proc_root=str(proc)) == [f"{gpu}: create 1g.10gb at memory slice 0"]
+
+
+def test_an_open_capability_file_makes_its_slice_busy(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    fleet.mig((gpu, "1g.10gb"))
+    proc = fleet.where / "proc"
+    _proc(proc, 77, "model-server", "/dev/nvidia-caps/nvidia-cap12")
+    (proc / "driver" / "nvidia-caps").mkdir(parents=True)
+    (proc / "driver" / "nvidia-caps" / "mig-minors").write_text("gpu0/gi7/access 12\n")
+    assert fleet.refused((gpu,), proc_root=str(proc)).startswith(f"GPU {gpu} is in use: process 77 (model-server) on 1g.10gb@0;")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (
+            {"layout": [{"gpu": "0", "instances": [{"profile": "1g.10gb", "start": 1, "count": 2}]}]},
+            "layout[0].instances[0].count: 2 instances",
+        ),
+        ({"layout": [{"gpu": "0", "instances": [{"start": 1}]}]}, "profile"),
+        ({"layout": [{"gpu": "0", "slices": []}]}, "layout.slices"),
+        (
+            {"config": "mig.yaml", "label": "x"},
+            "config: a layout file is read on the controller; call it as gpuops.fleet.mig in a playbook",
+        ),
+    ],
+)
+def test_a_bad_wish_is_refused_by_field(world: t.Callable[..., World], run_module: RunModule, args: dict[str, t.Any], words: str) -> None:
+    fleet = world(H100)
+    result = run_module("mig", {**args, "state_dir": str(fleet.state_dir)})
+    assert result["failed"]
+    assert words in result["msg"]
+    assert fleet.mutations() == []
+
+
+# Failing and going back
+
+
+def test_a_step_that_fails_brings_the_old_layout_back(world: t.Callable[..., World]) -> None:
+    fleet = world(f"{H100}:2")
+    one, two = fleet.uuids
+    fleet.mig((one, "1g.10gb@0", "2g.20gb@2"), (two, "7g.80gb"))
+    before = fleet.show()
+    fleet.host.simctl("fail", "--call", "nvmlDeviceCreateGpuInstanceWithPlacement", "--nth", "2", "--error", "INSUFFICIENT_RESOURCES")
+    result = fleet.mig((one, "3g.40gb@0"), (two, "3g.40gb@4"))
+    assert result["failed"]
+    assert result["msg"] == (
+        f"step 5 failed: {two}: create 3g.40gb at memory slice 4: NVML_ERROR_INSUFFICIENT_RESOURCES (Insufficient Resources) "
+        "from nvmlDeviceCreateGpuInstanceWithPlacement; the layout from before was put back"
+    )
+    assert [(fleet.slices(0), fleet.slices(1))] == [(["1g.10gb@0", "2g.20gb@2"], ["7g.80gb@0"])]
+    assert [gpu["mig"]["current"] for gpu in fleet.show()] == [gpu["mig"]["current"] for gpu in before]
+    closed = fleet.journal()
+    assert closed["state"] == "closed"
+    assert closed["outcome"].endswith("; the layout from before was put back")
+    assert closed["before"] == {
+        one: {"mig": True, "pending": True, "instances": [{"slice": "1g.10gb@0", "compute": [0]}, {"slice": "2g.20gb@2", "compute": [1]}]},
+        two: {"mig": True, "pending": True, "instances": [{"slice": "7g.80gb@0", "compute": [4]}]},
+    }
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "nvmlGpuInstanceCreateComputeInstance",
+        "nvmlComputeInstanceDestroy",
+        "nvmlGpuInstanceDestroy",
+        "nvmlDeviceCreateGpuInstanceWithPlacement",
+    ],
+)
+@pytest.mark.parametrize("nth", [1, 2])
+def test_whatever_call_fails_the_slices_are_there_again_and_usable(world: t.Callable[..., World], call: str, nth: int) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    fleet.mig((gpu, "1g.10gb@0", "1g.10gb@1", "2g.20gb@2"))
+    fleet.host.simctl("fail", "--call", call, "--nth", str(nth), "--error", "UNKNOWN")
+    result = fleet.mig((gpu, "1g.10gb@6", "3g.40gb@0"))
+    assert result["failed"]
+    assert "NVML_ERROR_UNKNOWN" in result["msg"]
+    assert result["msg"].endswith("; the layout from before was put back")
+    assert fleet.slices(0) == ["1g.10gb@0", "1g.10gb@1", "2g.20gb@2"]
+    assert all(one["ci"] for one in fleet.show()[0]["mig"]["instances"])
+    assert fleet.done((gpu, "1g.10gb@0", "1g.10gb@1", "2g.20gb@2")) == []
+
+
+def test_going_back_leaves_a_useless_instance_useless_and_a_smaller_one_small(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    fleet.mig((gpu,))
+    with Nvml() as nvml:
+        nvml.create_gpu_instance(nvml.find(gpu), 19, 6, 1)
+        cut = nvml.create_gpu_instance(nvml.find(gpu), 14, 0, 2)
+        for _ in range(2):
+            nvml.create_compute_instance(cut, nvml.compute_profiles(cut)[0])
+    before = fleet.show()[0]["mig"]["instances"]
+    assert sorted(len(one["ci"]) for one in before) == [0, 2]
+    fleet.host.simctl("fail", "--call", "nvmlGpuInstanceCreateComputeInstance", "--nth", "2", "--error", "UNKNOWN")
+    assert fleet.mig((gpu, "1g.10gb@6", "3g.40gb@0"))["failed"]
+    assert fleet.show()[0]["mig"]["instances"] == before
+
+
+def test_the_mode_goes_back_too(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    fleet.host.simctl("fail", "--call", "nvmlDeviceCreateGpuInstanceWithPlacement", "--nth", "2", "--error", "UNKNOWN")
+    result = fleet.mig((fleet.uuids[0], "1g.10gb", "1g.10gb"))
+    assert result["msg"].endswith("; the layout from before was put back")
+    assert (fleet.show()[0]["mig"]["current"], fleet.slices(0)) == (False, [])
+
+
+def test_when_the_way_back_is_closed_too_both_are_said(world: t.Callable[..., World]) -> None:
+    fleet = world(f"{H100}:2")
+    one, two = fleet.uuids
+    fleet.mig((one, "1g.10gb@0"), (two, "1g.10gb@0"))
+    fleet.host.simctl("fail", "--call", "nvmlDeviceCreateGpuInstanceWithPlacement", "--error", "UNKNOWN", "--always")
+    result = fleet.mig((one, "1g.10gb@1"), (two, "1g.10gb@1"))
+    reason = "NVML_ERROR_UNKNOWN (Unknown Error) from nvmlDeviceCreateGpuInstanceWithPlacement"
+    assert result["msg"] == (
+        f"step 2 failed: {one}: create 1g.10gb at memory slice 1: {reason}; "
+        f"GPU {one} could not be put back: step 1 failed: {one}: create 1g.10gb at memory slice 0: {reason}"
+    )
+    assert fleet.slices(1) == ["1g.10gb@0"]
+    fleet.host.simctl("fail", "--clear")
+    assert fleet.done((one, "1g.10gb@1"), (two, "1g.10gb@1"))[0] == f"{one}: create 1g.10gb at memory slice 1"
+
+
+def test_nobody_but_root_changes_anything(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    fleet.host.simctl("set", "permission", "denied")
+    result = fleet.mig((fleet.uuids[0], "1g.10gb"))
+    assert result["failed"]
+    assert "NVML_ERROR_NO_PERMISSION" in result["msg"]
+    assert fleet.mutations() == []
+
+
+# Dying
+
+
+def _kill_and_repair(fleet: World, wish: list[t.Any], number: int, *before: str) -> dict[str, t.Any]:
+    fleet.host.simctl("kill", "--mutation", str(number), *before)
+    args = {"layout": [_entry(one) for one in wish], "state_dir": str(fleet.state_dir)}
+    code = "from ansible_collections.gpuops.fleet.plugins.modules import mig; mig.main()"
+    dead = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps({"ANSIBLE_MODULE_ARGS": args}),
+        env={**fleet.host.env, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert dead.returncode == -9, dead.stdout + dead.stderr
+    assert fleet.journal()["state"] == "open"
+    fleet.host.simctl("kill", "--clear")
+    return fleet.mig(*wish)
+
+
+@pytest.mark.parametrize("before", [(), ("--before",)])
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6])
+def test_the_next_run_repairs_what_a_dead_one_left(world: t.Callable[..., World], number: int, before: tuple[str, ...]) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    fleet.mig((gpu, "1g.10gb@5", "2g.20gb@2"))
+    wish = [(gpu, "1g.10gb@5", "1g.10gb@0", "1g.10gb@1")]
+    first = len(fleet.mutations())
+    result = _kill_and_repair(fleet, wish, number, *before)
+    assert not result["failed"], result
+    assert fleet.slices(0) == ["1g.10gb@0", "1g.10gb@1", "1g.10gb@5"]
+    assert all(one["ci"] for one in fleet.show()[0]["mig"]["instances"])
+    destroyed = [call for call, _gpu in fleet.mutations()[first:] if call == "nvmlGpuInstanceDestroy"]
+    assert len(destroyed) == 1, "a slice that was wished went"
+    assert result["notes"] == [
+        "an earlier change did not come to its end; it had 3 steps: "
+        f"{gpu}: destroy 2g.20gb at memory slice 2; {gpu}: create 1g.10gb at memory slice 0; {gpu}: create 1g.10gb at memory slice 1"
+    ]
+    assert result["notes"][0] in str(result["warnings"])
+    assert fleet.journal()["state"] == "closed"
+    assert fleet.mig(*wish)["notes"] == []
+
+
+# Selectors, lease, lock, plan
+
+
+def test_entries_of_a_layout_file_find_their_gpus_on_the_host(world: t.Callable[..., World]) -> None:
+    fleet = world(f"{H100}:2", L40S)
+    entry = {"devices": "all", "device_filter": [], "mig": True, "instances": [{"profile": "1g.10gb", "count": 2}], "source": "mig.yaml:3"}
+    steps = fleet.done(selectors=[entry])
+    create = [f"create 1g.10gb at memory slice {start}" for start in (0, 1)]
+    assert steps == [f"{uuid}: {what}" for uuid in fleet.uuids[:2] for what in ("switch MIG on", *create)]
+    other = {**entry, "devices": [2], "source": "mig.yaml:9"}
+    assert fleet.refused(selectors=[other]).startswith(f"mig.yaml:9: devices: GPU 2 ({fleet.uuids[2]}) has no MIG")
+
+
+def test_a_lost_gpu_is_passed_over_by_all(world: t.Callable[..., World]) -> None:
+    fleet = world(f"{H100}:2")
+    fleet.host.simctl("lose", "--gpu", "0")
+    entry = {"devices": "all", "device_filter": [], "mig": True, "instances": [], "source": "mig.yaml:3"}
+    assert fleet.done(selectors=[entry]) == [f"{fleet.uuids[1]}: switch MIG on"]
+
+
+def test_a_host_that_another_holds_is_not_changed(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    mine, _over = lease.acquire(fleet.state_dir, "alice", "drain", 600)
+    result = fleet.mig((fleet.uuids[0], "1g.10gb"))
+    assert result["failed"]
+    assert result["msg"].startswith("this host is held by alice (drain), for ")
+    wrong = fleet.mig((fleet.uuids[0], "1g.10gb"), lease="f" * 32)
+    assert wrong["msg"].startswith("the lease on this host was lost to alice (drain), for ")
+    assert fleet.mutations() == []
+    assert not fleet.mig((fleet.uuids[0], "1g.10gb"), check=True)["failed"]
+    assert not fleet.mig((fleet.uuids[0], "1g.10gb"), lease=mine.token)["failed"]
+
+
+def test_a_lease_that_is_lost_in_the_middle_stops_the_run_and_nothing_more_is_changed(world: t.Callable[..., World]) -> None:
+    fleet = world(A100)
+    mine, _over = lease.acquire(fleet.state_dir, "alice", "apply", 600)
+    # the reset gives the moment between two steps in which somebody takes the lease away
+    smi = fleet.where / "nvidia-smi"
+    smi.write_text(f'#!/bin/sh\nrm {fleet.state_dir}/lease.json\nexec {_smi(fleet)} "$@"\n')
+    smi.chmod(0o755)
+    result = fleet.mig((fleet.uuids[0], "1g.10gb"), reset=True, nvidia_smi=str(smi), lease=mine.token)
+    assert result["msg"] == "the lease on this host ran out or was released; nothing more is changed"
+    assert (fleet.show()[0]["mig"]["current"], fleet.slices(0)) == (True, [])
+    assert fleet.journal()["outcome"] == f"stopped: {result['msg']}"
+
+
+def test_two_runs_do_not_change_one_host_at_once(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    with lease.exclusive(fleet.state_dir, "mig"):
+        result = fleet.mig((fleet.uuids[0], "1g.10gb"))
+        assert result["msg"] == f"another process holds {fleet.state_dir / 'mig.lock'} at this moment; run again when it has ended"
+        assert fleet.mutations() == []
+        assert not fleet.mig((fleet.uuids[0], None))["failed"]
+
+
+def test_nothing_is_written_in_check_mode_or_when_nothing_changes(world: t.Callable[..., World]) -> None:
+    fleet = world(H100)
+    fleet.mig((fleet.uuids[0], "1g.10gb"), check=True)
+    fleet.mig((fleet.uuids[0], None))
+    assert not fleet.state_dir.exists()
+
+
+def test_a_plan_sees_the_gpus_as_they_are(world: t.Callable[..., World]) -> None:
+    fleet = world(f"{H100}:2", L40S)
+    fleet.mig((fleet.uuids[0], "1g.10gb@2", "3g.40gb@4"))
+    missing = "GPU-00000000-0000-0000-0000-000000000000"
+    assert base_lines([*fleet.uuids, missing]) == {
+        fleet.uuids[0]: {"gpu": fleet.uuids[0], "mig": True, "instances": ["1g.10gb@2", "3g.40gb@4"]},
+        fleet.uuids[1]: {"gpu": fleet.uuids[1], "mig": False, "instances": []},
+        fleet.uuids[2]: {"gpu": fleet.uuids[2], "mig": False, "instances": []},
+    }
+    fleet.host.simctl("fail", "--call", "nvmlDeviceGetHandleByUUID", "--error", "UNKNOWN", "--always")
+    with pytest.raises(FleetError, match=rf"^GPU {fleet.uuids[0]} does not answer: NVML_ERROR_UNKNOWN "):
+        base_lines(fleet.uuids)
+
+
+def test_no_gpu_in_a_plan_asks_no_driver() -> None:
+    assert base_lines([]) == {}
