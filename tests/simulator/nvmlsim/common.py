@@ -1,0 +1,13 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What every tool needs and nothing heavy: it is imported at each start of simctl."""
+
+from __future__ import annotations
+
+# The newest branch that still serves every board from Volta to Blackwell (hosts.md, section 1.1).
+DRIVER, CUDA = "580.105.08", 13000
+
+
+class SimError(Exception):
+    """A mistake of the person who types; ``str()`` is the one line to print."""
