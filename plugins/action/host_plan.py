@@ -1,0 +1,48 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Door: one host's plan and the manifests it stands on, read on the controller and checked, for the playbook that carries it out."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import wish_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_work import managed_services
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import read_plan
+
+
+def host_plan(host: str, plans: str, manifests: str) -> dict[str, t.Any]:
+    """The result of the module, see its RETURN. Raises FleetError when a file is missing, damaged, or does not agree with the plan."""
+    path = os.path.join(plans, f"{host}.yml")
+    text = door.read_text_or_none(path)
+    if text is None:
+        return {"changed": False, "exists": False, "plan": None, "layout": [], "services": []}
+    plan = read_plan(path, text).data
+    if plan["host"] != host:
+        wrong = f"this plan was made for host '{plan['host']}', not for '{host}'"
+        raise FleetError(wrong, file=path, field="host", hint="run playbook plan again")
+    services = managed_services(plan, read_manifests(door.read_texts(manifests)), path)
+    return {"changed": False, "exists": True, "plan": dict(plan), "layout": wish_of(plan), "services": services}
+
+
+class ActionModule(ActionBase):
+    """Nothing is sent to the host."""
+
+    TRANSFERS_FILES = False
+    _VALID_ARGS = frozenset(("host", "plans", "manifests"))
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        """The result of the module, see its RETURN; a problem is ``failed`` with one line in ``msg``."""
+        super().run(tmp, task_vars)
+        spec = {name: {"type": kind, "required": True} for name, kind in (("host", "str"), ("plans", "path"), ("manifests", "path"))}
+        _result, args = self.validate_argument_spec(argument_spec=spec)
+        try:
+            return host_plan(args["host"], args["plans"], args["manifests"])
+        except FleetError as error:
+            return door.failed(error)

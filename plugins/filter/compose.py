@@ -1,0 +1,56 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filters for compose templates: safe values, what a runtime needs, and the Compose specification's judgement."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import json
+import typing as t
+from pathlib import Path
+
+from ansible.errors import AnsibleFilterError
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import compose, door
+
+# The specification's own schema, as the PyPI package check-jsonschema carries it.
+PACKAGE = "check_jsonschema"
+SCHEMA_FILE = "builtin_schemas/vendor/compose-spec.json"
+
+
+@functools.cache
+def compose_schema() -> dict[str, t.Any]:
+    """The Compose specification's JSON Schema. Raises FleetError when the package that carries it is not installed."""
+    package = importlib.util.find_spec(PACKAGE)  # found, not imported: only a file of it is of use here
+    if package is None or package.origin is None:
+        raise FleetError(
+            f"cannot check a compose file: the Python package {PACKAGE} is not installed",
+            hint="install it into the Python that runs ansible-playbook: pip install check-jsonschema",
+        )
+    schema: dict[str, t.Any] = json.loads(door.read_text(Path(package.origin).parent / SCHEMA_FILE))
+    return schema
+
+
+def compose_problems(text: str) -> list[str]:
+    """What the Compose specification's schema says against a compose file, one line each; [] when it is valid."""
+    try:
+        return compose.compose_problems(str(text), compose_schema())
+    except FleetError as error:
+        raise AnsibleFilterError(str(error)) from None  # ansible-core would print the cause a second time
+
+
+class FilterModule:
+    """What ansible-core looks for in this file."""
+
+    def filters(self) -> dict[str, t.Callable[..., t.Any]]:
+        """The filters by name."""
+        return {
+            "compose_problems": compose_problems,
+            "compose_value": compose.compose_value,
+            "health_command": compose.health_command,
+            "model_volumes": compose.model_volumes,
+            "vllm_arguments": compose.vllm_arguments,
+            "volume_source": compose.volume_source,
+        }

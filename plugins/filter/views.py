@@ -1,0 +1,24 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filters that turn facts and plans into what people read."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import views
+
+
+class FilterModule:
+    """What ansible-core looks for in this file."""
+
+    def filters(self) -> dict[str, t.Callable[..., t.Any]]:
+        """The filters by name."""
+        return {
+            "facts_differ": views.facts_differ,
+            "host_problems": views.host_problems,
+            "host_table": views.host_table,
+            "status_table": views.status_table,
+            "unplaced_lines": views.unplaced_lines,
+        }

@@ -1,0 +1,132 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a compose file needs beside its template: safe values, arguments of runtimes, and a judgement by the specification's schema.
+
+Pure: text and plain data in, text and plain data out. Whoever calls brings the schema.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import typing as t
+
+import yaml
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+
+try:
+    import jsonschema
+    from jsonschema import exceptions as jsonschema_exceptions
+except ImportError as error:  # the sanity tests import every file with nothing installed
+    JSONSCHEMA_ERROR: ImportError | None = error
+else:
+    JSONSCHEMA_ERROR = None
+
+# Characters that JSON leaves as they are and YAML does not take, or takes for a line break.
+_NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
+
+Data = t.Mapping[str, t.Any]
+
+
+def compose_value(value: t.Any) -> str:
+    """Write plain data so that YAML reads back the same data and Compose interpolates nothing in it.
+
+    JSON is a part of YAML except for a few characters, which are escaped. Compose expands ``$NAME`` in every string;
+    ``$$`` is its way to write a dollar sign, so an owner's text can never reach for the host's environment.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    return _NOT_IN_YAML.sub(lambda found: f"\\u{ord(found.group()):04x}", text).replace("$", "$$")
+
+
+def volume_source(source: str, models_dir: str) -> str:
+    """Where a volume comes from on the host: an absolute source is that, a relative one lies below the model store."""
+    return source if source.startswith("/") else f"{models_dir.rstrip('/')}/{source}"
+
+
+def model_volumes(model: Data | None) -> list[dict[str, t.Any]]:
+    """The mount that a language model needs: its files from the model store, where :func:`vllm_arguments` names them."""
+    return [{"source": model["path"], "target": f"/models/{model['path']}", "read_only": True}] if model else []
+
+
+def kv_cache_bytes(model: Data) -> int:
+    """Bytes of the KV cache for all requests held at once: 2 x layers x kv_heads x head_dim x kv_bytes x context x concurrency."""
+    per_token = 2 * model["layers"] * model["kv_heads"] * model["head_dim"] * model["kv_bytes"]
+    wanted: float = per_token * model["context"] * model["concurrency"]
+    return math.ceil(wanted)
+
+
+def vllm_arguments(manifest: Data, placement: Data, device_memory_mib: int = 0) -> list[str]:
+    """The arguments of ``vllm serve`` for one replica of a manifest (as ``Manifest.data()``) at its placement (an entry of the plan).
+
+    ``--kv-cache-memory-bytes`` states the cache instead of a fraction of whatever the process sees. On a shared GPU vLLM's start-up
+    check still wants total x fraction to be free, so there the fraction is the share that was planned: ``need_mib`` of
+    ``device_memory_mib`` (0: not known, vLLM's own default stands).
+    Tensor parallelism goes over whole GPUs only: one process sees one MIG device.
+    """
+    model = manifest["model"]
+    arguments = ["--model", f"/models/{model['path']}", "--served-model-name", str(model["name"])]
+    arguments += ["--max-model-len", str(model["context"]), "--max-num-seqs", str(model["concurrency"])]
+    arguments += ["--kv-cache-memory-bytes", str(kv_cache_bytes(model))]
+    if placement.get("mode") == "shared" and device_memory_mib:
+        share = min(0.95, math.ceil(manifest["need_mib"] * 100 / device_memory_mib) / 100)
+        arguments += ["--gpu-memory-utilization", f"{share:.2f}"]
+    gpus = placement.get("gpus") or []
+    if placement.get("mode") == "whole" and len(gpus) > 1:
+        arguments += ["--tensor-parallel-size", str(len(gpus))]
+    return arguments
+
+
+def health_command(url: str) -> str:
+    """One shell line that is true when the GPU is still there and the address answers.
+
+    A container can lose its GPU while its server goes on answering (nvidia-container-toolkit issues 48, 251, 1227), so the GPU is asked
+    first where the image has nvidia-smi. Images differ in what can fetch an address: curl, wget or Python, whichever is there.
+    """
+    quoted = shlex.quote(url)
+    python = shlex.quote("import sys; from urllib import request as web; web.build_opener().open(sys.argv[1], timeout=4)")
+    return (
+        "if command -v nvidia-smi >/dev/null; then nvidia-smi -L | grep -q UUID || exit 1; fi; "
+        f"if command -v curl >/dev/null; then exec curl -fsS -m 4 -o /dev/null {quoted}; fi; "
+        f"if command -v wget >/dev/null; then exec wget -q -T 4 -O /dev/null {quoted}; fi; "
+        f"exec python3 -c {python} {quoted}"
+    )
+
+
+def compose_problems(text: str, schema: Data) -> list[str]:
+    """What is wrong with a compose file, one line each, the place first; [] when the Compose specification's schema accepts it.
+
+    Raises FleetError when the package jsonschema is not installed.
+    """
+    if JSONSCHEMA_ERROR is not None:
+        raise FleetError("cannot check a compose file: the Python package jsonschema is not installed", hint="pip install jsonschema")
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}: " if mark is not None else ""
+        return [f"{line}not YAML: {getattr(error, 'problem', None) or error}"]
+    if not isinstance(data, dict):
+        return ["not a mapping of services"]
+    errors = [_deepest(error) for error in jsonschema.Draft202012Validator(schema).iter_errors(data)]
+    places = [tuple(error.absolute_path) for error in errors]
+    return sorted({_words(error) for error in errors if not _consequence(error, places)})
+
+
+def _deepest(error: jsonschema_exceptions.ValidationError) -> jsonschema_exceptions.ValidationError:
+    """The most telling reason below one error of the schema."""
+    return jsonschema_exceptions.best_match([error]) or error
+
+
+def _consequence(error: jsonschema_exceptions.ValidationError, places: t.Sequence[tuple[str | int, ...]]) -> bool:
+    """True when one wrong field made the validator give up on all of its neighbours: only the field itself is worth a line."""
+    place = tuple(error.absolute_path)
+    below = any(len(other) > len(place) and other[: len(place)] == place for other in places)
+    return error.validator == "unevaluatedProperties" and below
+
+
+def _words(error: jsonschema_exceptions.ValidationError) -> str:
+    place = ".".join(str(part) for part in error.absolute_path)
+    return f"{place or 'top level'}: {' '.join(str(error.message).split())}"

@@ -1,0 +1,164 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Facts and plans as people read them: what is published, and the tables of check and status. Pure."""
+
+from __future__ import annotations
+
+import copy
+import json
+import typing as t
+
+Data = t.Mapping[str, t.Any]
+
+# What moves from one minute to the next without any decision behind it. A published file that followed these would change at every run.
+_MOVING_HOST = ("ports_listening", "memory_available_mib", "load", "uptime_s")
+_MOVING_GPU = ("temperature_c", "power_w", "memory_used_mib", "holders", "utilisation")
+
+
+def policy_of(variables: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """All ``fleet_...`` among a host's variables: the policy (docs/policy.md) is in them, and so is every slip of the pen."""
+    return {name: variables[name] for name in sorted(variables) if name.startswith("fleet_")}
+
+
+def unplaced_lines(unplaced: t.Iterable[Data]) -> list[str]:
+    """What has no place, one line each: ``llm-chat replica 1: reason``."""
+    return [f"{each['service']} replica {each['replica']}: {each['reason']}" for each in unplaced]
+
+
+def stable_facts(facts: Data) -> dict[str, t.Any]:
+    """The part of a host's facts (docs/facts.md) that a decision or a person acts on and that stays until somebody changes it.
+
+    Without temperatures, power drawn, memory used, free disk, ports in use, holders and containers. Two readings of an unchanged host
+    are equal in this form, so it says whether published facts are out of date.
+    """
+    result: dict[str, t.Any] = copy.deepcopy({key: value for key, value in facts.items() if key != "containers"})
+    host = result.get("host") or {}
+    for key in _MOVING_HOST:
+        host.pop(key, None)
+    if isinstance(host.get("disk"), dict):
+        host["disk"].pop("free_mib", None)
+    for gpu in result.get("gpus") or []:
+        for key in _MOVING_GPU:
+            gpu.pop(key, None)
+    return result
+
+
+def facts_differ(published: str, facts: Data) -> bool:
+    """True when published facts (JSON text) are not those of a host any more; a damaged file counts as out of date."""
+    try:
+        before = json.loads(published)
+    except ValueError:
+        return True
+    return not isinstance(before, dict) or stable_facts(before) != stable_facts(facts)
+
+
+def table(rows: t.Sequence[t.Sequence[t.Any]]) -> list[str]:
+    """Rows of cells as lines of aligned columns, the first row being the heading; None prints as '-'."""
+    cells = [["-" if cell is None else str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))] if cells else []
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def slices_of(gpu: Data) -> list[str]:
+    """The slices of one GPU's facts as text (``1g.10gb@4``), by start; [] without MIG."""
+    mig = gpu.get("mig") or {}
+    return [f"{each['profile']}@{each['start']}" for each in mig.get("instances") or []]
+
+
+def mode_of(gpu: Data) -> str:
+    """MIG mode in a word: '-' (the board has none), 'on', 'off', or 'on (off after a reset)' while another mode waits."""
+    mig = gpu.get("mig")
+    if not mig:
+        return "-"
+    now, later = ("on" if mig.get(key) else "off" for key in ("current", "pending"))
+    return now if now == later else f"{now} ({later} after a reset)"
+
+
+def host_table(hosts: t.Mapping[str, Data]) -> list[str]:
+    """One line a GPU of every host: what it is, how it is and how it is cut. ``hosts``: name -> {facts}."""
+    rows: list[list[t.Any]] = [["HOST", "GPU", "BOARD", "MIB", "MIG", "SLICES", "STATE"]]
+    for name in sorted(hosts):
+        facts = hosts[name]["facts"]
+        gpus = facts.get("gpus") or []
+        for gpu in gpus:
+            state = gpu.get("state") if not gpu.get("error") else f"{gpu.get('state')}: {gpu['error']}"
+            rows.append(
+                [name, gpu.get("pci"), gpu.get("name"), gpu.get("memory_mib"), mode_of(gpu), " ".join(slices_of(gpu)) or "-", state]
+            )
+        if not gpus:
+            rows.append([name, None, "no GPU", None, None, None, (facts.get("driver") or {}).get("error") or "no GPU on this host"])
+    return table(rows)
+
+
+def host_problems(facts: Data) -> list[str]:
+    """What on one host would stop or mislead a plan, one line each, from its facts alone."""
+    problems = [str(line) for line in facts.get("errors") or []]
+    driver = facts.get("driver") or {}
+    if not driver.get("present", False):
+        problems.append(f"no NVIDIA driver: {driver.get('error') or 'not loaded'}")
+    for gpu in facts.get("gpus") or []:
+        if gpu.get("state", "ok") != "ok":
+            problems.append(f"GPU {gpu.get('pci')} is {gpu['state']}: {gpu.get('error') or 'no reason given'}")
+        mig = gpu.get("mig") or {}
+        if mig and mig.get("current") != mig.get("pending"):
+            problems.append(f"GPU {gpu.get('pci')}: MIG mode waits for a reset (now {mode_of(gpu)})")
+        for instance in mig.get("instances") or []:
+            if not instance.get("ci"):
+                name = f"{instance['profile']}@{instance['start']}"
+                problems.append(f"GPU {gpu.get('pci')}: slice {name} has no compute instance: nobody can use it")
+    return sorted(set(problems))
+
+
+def _tenants(plan: Data | None) -> dict[tuple[str, str | None, int | None], list[str]]:
+    """Who is planned on what: (gpu, profile, start) or (gpu, None, None) -> replica names."""
+    result: dict[tuple[str, str | None, int | None], list[str]] = {}
+    for entry in (plan or {}).get("services") or []:
+        for gpu in entry.get("gpus") or [entry["gpu"]]:
+            key = (gpu, entry.get("profile"), entry.get("start"))
+            result.setdefault(key, []).append(f"{entry['service']}-{entry['replica']}")
+    return result
+
+
+def _health(names: t.Sequence[str], facts: Data) -> str | None:
+    """State of the containers of these replicas; None when containers were not read, 'no engine' when there is none."""
+    docker = (facts.get("engine") or {}).get("docker") or {}
+    if not docker.get("present"):
+        return "no engine"
+    containers = facts.get("containers")
+    if containers is None:
+        return None
+    by_project: dict[str, list[str]] = {}
+    for each in containers:
+        words = " ".join(str(each[key]) for key in ("state", "health") if each.get(key))
+        by_project.setdefault(str(each.get("project") or each.get("name")), []).append(words)
+    return ", ".join(" ".join(by_project.get(name, ["not running"])) for name in names)
+
+
+def status_table(hosts: t.Mapping[str, Data]) -> list[str]:
+    """One line a slice or a whole GPU: who is on it, by which plan, how it is. ``hosts``: name -> {facts, plan (or None)}."""
+    rows: list[list[t.Any]] = [["HOST", "GPU", "BOARD", "SLICE", "SERVICE", "PLAN", "HEALTH"]]
+    for name in sorted(hosts):
+        facts, plan = hosts[name]["facts"], hosts[name].get("plan")
+        carried = facts.get("plan") or {}
+        serial = f"{carried['serial']} {carried.get('state', '')}".strip() if carried else None
+        if plan and (not carried or carried.get("serial") != plan.get("serial")):
+            serial = f"{serial or 'none'} (plan {plan['serial']} waits)"
+        tenants = _tenants(plan)
+        for gpu in facts.get("gpus") or []:
+            uuid, instances = gpu.get("uuid"), (gpu.get("mig") or {}).get("instances") or []
+            places: list[tuple[str | None, int | None]] = [(each["profile"], each["start"]) for each in instances] or [(None, None)]
+            for profile, start in places:
+                names = tenants.get((str(uuid), profile, start), [])
+                ill = gpu.get("state", "ok") != "ok"
+                health = f"GPU {gpu['state']}" if ill else _health(names, facts) if names else None
+                place = f"{profile}@{start}" if profile else mode_word(gpu)
+                rows.append([name, gpu.get("pci"), gpu.get("name"), place, ", ".join(names) or "free", serial, health])
+        if not facts.get("gpus"):
+            rows.append([name, None, "no GPU", None, None, serial, (facts.get("driver") or {}).get("error")])
+    return table(rows)
+
+
+def mode_word(gpu: Data) -> str:
+    """What a GPU without slices is to its tenants: 'whole', or 'uncut' when MIG is on and nothing is made yet."""
+    return "uncut" if (gpu.get("mig") or {}).get("current") else "whole"
