@@ -370,7 +370,7 @@ def _multisets(geometry: Geometry, fixed: tuple[Slice, ...]) -> frozenset[_Count
     taken = 0
     for one, profile in zip(fixed, held):
         taken |= _mask(one.start, profile.size)
-    reached: list[set[_Counts]] = [set() for _ in range(geometry.memory_slices + 1)]
+    reached: list[set[_Counts]] = [set() for _ignored in range(geometry.memory_slices + 1)]
     reached[0].add(())
     for position in range(geometry.memory_slices):
         reached[position + 1] |= reached[position]
@@ -392,7 +392,7 @@ def _one_more(counts: _Counts, profile: Profile) -> _Counts:
 
 
 def _each(counts: _Counts) -> list[Profile]:
-    return [profile for profile, count in counts for _ in range(count)]
+    return [profile for profile, count in counts for _ignored in range(count)]
 
 
 def better_layouts(geometry: Geometry, slices: Sequence[Slice], limit: int = 3) -> list[Layout]:

@@ -30,12 +30,16 @@ class LeaseError(FleetError):
 
 @dataclass(frozen=True)
 class Lease:
-    """Who may change this host, what for, and until when (seconds since 1970, UTC). Whoever knows the token is the holder."""
+    """Who may change this host, what for, and until when (``expires``: seconds since 1970, UTC). Whoever knows the token is the holder.
+
+    ``seconds``: how long it lasts from when it was taken or last used.
+    """
 
     holder: str
     purpose: str
     expires: int
     token: str
+    seconds: int
 
     def words(self, now: float) -> str:
         """For a message to whoever waits; never with the token."""
@@ -68,7 +72,7 @@ def current(state_dir: Path) -> Lease | None:
     if data is None:
         return None
     try:
-        return Lease(str(data["holder"]), str(data["purpose"]), int(data["expires"]), str(data["token"]))
+        return Lease(str(data["holder"]), str(data["purpose"]), int(data["expires"]), str(data["token"]), int(data["seconds"]))
     except (KeyError, TypeError, ValueError) as error:
         raise FleetError("this file is not a lease", file=str(path), hint="remove it when no play is at work on this host") from error
 
@@ -90,7 +94,7 @@ def acquire(
             raise LeaseError(_lost(found, moment))
         if token is None and found is not None and found.expires > moment:
             raise LeaseError(f"this host is held by {found.words(moment)}", hint="run again when it is released")
-        lease = Lease(holder, purpose, int(moment) + seconds, token or secrets.token_hex(16))
+        lease = Lease(holder, purpose, int(moment) + seconds, token or secrets.token_hex(16), seconds)
         write_json(state_dir / _FILE, asdict(lease))
     over = f"took over the lease of {found.holder} ({found.purpose}), which had run out" if found is not None and token is None else None
     return lease, over
@@ -110,13 +114,18 @@ def release(state_dir: Path, token: str | None, force: bool = False) -> bool:
 
 
 def check(state_dir: Path, token: str | None, now: float | None = None) -> None:
-    """Before each changing step: FleetError when another holds this host, or when the token's own lease was lost or ran out."""
+    """Before each changing step: FleetError when another holds this host, or when the token's own lease was lost or ran out.
+
+    A lease that is used lasts on: half-way through, it is renewed. So it may be short, and a play that died holds a host briefly.
+    """
     moment = time.time() if now is None else now
     found = current(state_dir)
     if token is not None and (found is None or found.token != token or found.expires <= moment):
         raise LeaseError(_lost(found if found is None or found.token != token else None, moment))
     if token is None and found is not None and found.expires > moment:
         raise LeaseError(f"this host is held by {found.words(moment)}", hint="run again when it is released")
+    if token is not None and found is not None and 2 * (found.expires - moment) < found.seconds:
+        acquire(state_dir, found.holder, found.purpose, found.seconds, token, moment)
 
 
 def _lost(found: Lease | None, moment: float) -> str:

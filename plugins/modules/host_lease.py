@@ -48,7 +48,7 @@ options:
     default: apply
   seconds:
     description:
-      - How long it lasts, in seconds, unless it is renewed.
+      - How long it lasts, in seconds, after it was taken or last used. A module that is given the token renews it.
     type: int
     default: 1800
   token:

@@ -21,6 +21,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes
   - gpuops.fleet.attributes.full
   - gpuops.fleet.attributes.actiongroup
+  - gpuops.fleet.host
   - ansible.builtin.files
 attributes:
   check_mode:
@@ -63,6 +64,10 @@ options:
       - uuid
       - cdi
     default: uuid
+  lease:
+    description:
+      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease). Without it, the module asks for no lease.
+    type: str
   mode:
     description:
       - Permissions of the file, as for M(ansible.builtin.file). The default lets root and the file's group read it.
@@ -99,6 +104,7 @@ import typing as t
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.fleet.plugins.module_utils import lease as leases
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.journal import write_text
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
@@ -114,6 +120,8 @@ SPEC: dict[str, t.Any] = {
     "path": {"type": "path", "required": True},
     "entries": {"type": "list", "elements": "dict", "required": True, "options": _ENTRY},
     "style": {"type": "str", "choices": ["uuid", "cdi"], "default": "uuid"},
+    "state_dir": {"type": "path", "default": "/var/lib/gpuops-fleet"},
+    "lease": {"type": "str", "no_log": True},
     "mode": {"type": "raw", "default": "0640"},
 }
 
@@ -126,6 +134,8 @@ def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
         uuids = resolve_all(nvml, devices, check)
     before, after = read_env(path), env_text(uuids, params["style"])
     changed = before != after or not path.exists()
+    if params["lease"] and not check:
+        leases.check(Path(params["state_dir"]), params["lease"])
     if changed and not check:
         write_text(path, after, path.stat().st_mode & 0o777 if path.exists() else 0o600)
     diff = {"before": before, "after": after, "before_header": str(path), "after_header": str(path)}

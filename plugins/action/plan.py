@@ -1,0 +1,79 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Door: decides where every service runs and writes the plan files, on the controller."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+from collections.abc import Mapping
+from pathlib import Path
+
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
+
+# The collection's own compose templates, three directories above this file.
+TEMPLATES = Path(__file__).resolve().parents[2] / "compose-templates"
+ARGUMENTS: dict[str, dict[str, t.Any]] = {
+    "manifests": {"type": "path", "required": True},
+    "plans": {"type": "path", "required": True},
+    "hosts": {"type": "dict", "required": True},
+    "templates": {"type": "list", "elements": "path", "default": []},
+    "fail_unplaced": {"type": "bool", "default": False},
+}
+
+
+class ActionModule(ActionBase):
+    """Nothing is sent to a host."""
+
+    TRANSFERS_FILES = False
+    _VALID_ARGS = frozenset(ARGUMENTS)
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        """The result of the module, see its RETURN; a problem is ``failed`` with one line each in ``msg``, and then nothing is written."""
+        result: dict[str, t.Any] = super().run(tmp, task_vars)
+        _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
+        try:
+            return {**result, **run(door.plain(arguments), self._task.check_mode, self._task.diff)}
+        except FleetError as error:
+            return door.failed(error, result)
+
+
+def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[str, t.Any]:
+    """Read, decide, and unless in check mode write what changed. :raises FleetError: something is wrong; nothing is written then."""
+    plans = arguments["plans"]
+    planned = plan_fleet(
+        door.read_texts(arguments["manifests"]),
+        door.last_plans(plans, FLEET),
+        arguments["hosts"],
+        Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data),
+        door.known_runtimes([*arguments["templates"], TEMPLATES]),
+    )
+    files = {os.path.join(plans, f"{name}.yml"): plan.text for name, plan in planned.plans.items()}
+    files[os.path.join(plans, f"{FLEET}.yml")] = planned.fleet
+    before = {path: door.read_text_or_none(path) for path in files}
+    result = _result(planned)
+    result["changed"] = any(before[path] != text for path, text in files.items())
+    if diff:
+        result["diff"] = door.diffs(files, before)
+    if not check_mode:
+        door.write_all(files)
+    if arguments["fail_unplaced"] and planned.unplaced:
+        lines = [f"{each['service']} replica {each['replica']}: {each['reason']}" for each in planned.unplaced]
+        result.update(failed=True, msg="\n".join(lines))
+    return result
+
+
+def _result(planned: Planned) -> dict[str, t.Any]:
+    return {
+        "table": planned.table,
+        "plans": {name: dict(plan.data) for name, plan in planned.plans.items()},
+        "unplaced": planned.unplaced,
+        "services": planned.services,
+        "warnings": planned.notes,
+    }

@@ -1,0 +1,118 @@
+#!/usr/bin/python
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Documentation of the action plugin of the same name."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: plan
+short_description: Decide which service runs on which GPU or slice
+version_added: 0.1.0
+description:
+  - Reads all manifests and the last plans on the controller, decides from them and from the hosts' facts and policy where every replica
+    of every service runs and how each GPU is partitioned, and writes one plan file for each host.
+  - What is placed already stays where it is as long as the place still serves. The same input gives the same bytes.
+  - A plan file whose decisions have not changed is left as it is.
+  - When anything is wrong in a manifest, in the policy or in a plan file, every problem is named on its own line and nothing is written.
+extends_documentation_fragment:
+  - gpuops.fleet.attributes
+  - gpuops.fleet.attributes.full
+  - gpuops.fleet.attributes.controller
+options:
+  manifests:
+    description: Directory on the controller with the manifests of all services. Every C(*.yml) and C(*.yaml) below it is read.
+    type: path
+    required: true
+  plans:
+    description:
+      - Directory on the controller for the plan files C(HOST.yml), and C(fleet.yml) for what belongs to no host. It is made if need be.
+      - A plan of a host that is not in O(hosts) is left as it is, and its services count as running there.
+    type: path
+    required: true
+  hosts:
+    description:
+      - For each host a dictionary with C(facts), as M(gpuops.fleet.gpu_info) returns them, and C(policy), the host's C(fleet_...)
+        variables.
+    type: dict
+    required: true
+  templates:
+    description:
+      - Directories with a site's own compose templates. A manifest's C(runtime) must be one of theirs or of the collection's.
+    type: list
+    elements: path
+    default: []
+  fail_unplaced:
+    description: Fail, after the plans are written, when a service has no place.
+    type: bool
+    default: false
+seealso:
+  - module: gpuops.fleet.gpu_info
+  - module: gpuops.fleet.host_plan
+  - module: gpuops.fleet.plan_record
+author:
+  - gpuops.fleet contributors (@gpuops)
+"""
+
+EXAMPLES = r"""
+- name: Plan the fleet
+  gpuops.fleet.plan:
+    manifests: "{{ inventory_dir }}/manifests"
+    plans: "{{ inventory_dir }}/plans"
+    hosts: "{{ groups['gpu_hosts'] | gpuops.fleet.fleet_hosts(hostvars, inventory_dir ~ '/facts') }}"
+  run_once: true
+  register: plan_made
+
+- name: Show the decisions
+  ansible.builtin.debug:
+    msg: "{{ plan_made.table }}"
+  run_once: true
+"""
+
+RETURN = r"""
+table:
+  description: The decisions for people, one line for each replica.
+  returned: success
+  type: list
+  elements: str
+  sample:
+    - SERVICE      REPLICA  HOST         GPU           SLICE      MEMORY    PORT        CHANGE
+    - receipt-ocr  1        gpu-prod-01  GPU-5c1f07aa  1g.10gb@6  9856 MiB  http:18000  new
+plans:
+  description: The plan of each host as data, as in its file.
+  returned: success
+  type: dict
+  sample: {gpu-prod-01: {plan: 1, host: gpu-prod-01, serial: 3}}
+unplaced:
+  description: Replicas without a place.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    service:
+      description: The service.
+      type: str
+      sample: llm-chat
+    replica:
+      description: Number of the replica, from 1.
+      type: int
+      sample: 2
+    reason:
+      description: Why it has no place, and the nearest thing that would help.
+      type: str
+      sample: >-
+        gpu-prod-01: 2 GPUs without room for 30 GiB; what would help: gpu-prod-01 GPU-5c1f07aa has room for 3g.40gb at 4 only if
+        face-match-1 (1g.10gb@6) moves
+services:
+  description: Every manifest by service name, with all defaults filled in, sizes in MiB, and C(need_mib), the GPU memory that it needs.
+  returned: success
+  type: dict
+  sample: {receipt-ocr: {service: receipt-ocr, team: claims, replicas: 2, need_mib: 8192}}
+warnings:
+  description: What a person should know, such as a host that has a plan and is not part of this run.
+  returned: success
+  type: list
+  elements: str
+  sample: []
+"""

@@ -1,0 +1,168 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The door's hinges: the only file here that opens files, for the plugins that stand between Ansible and the pure code."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import typing as t
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
+
+# No file of people or of ours comes near; what does was named by mistake.
+MAX_BYTES = 8 * 1024 * 1024
+
+DATA = Path(__file__).resolve().parent / "data"
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """Text of one file.
+
+    :raises FleetError: it is not there, cannot be read, is not UTF-8, or is larger than 8 MiB.
+    """
+    name = os.fspath(path)
+    try:
+        with open(name, "rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise FleetError("no such file", file=name, hint="check the path") from error
+    except OSError as error:
+        raise FleetError(f"cannot be read: {error.strerror}", file=name, hint="check the path and its permissions") from error
+    if len(data) > MAX_BYTES:
+        raise FleetError("larger than 8 MiB", file=name, hint="name the YAML file that was meant")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise FleetError("not a text file: it is not UTF-8", file=name, line=line, hint="write YAML as UTF-8 text") from error
+
+
+def read_text_or_none(path: str | os.PathLike[str]) -> str | None:
+    """As :func:`read_text`, but ``None`` where there is no such file."""
+    return read_text(path) if os.path.lexists(path) else None
+
+
+def read_yaml_file(path: str | os.PathLike[str]) -> Located:
+    """One YAML mapping with the lines of its fields. :raises FleetError: as :func:`read_text` and ``read_yaml``."""
+    return read_yaml(read_text(path), os.fspath(path))
+
+
+def read_data(name: str) -> Located:
+    """One of the collection's own data files, such as ``boards.yml``."""
+    return read_yaml(read_text(DATA / name), f"data/{name}")
+
+
+def yaml_files(directory: str | os.PathLike[str]) -> list[str]:
+    """Paths of all ``*.yml`` and ``*.yaml`` below a directory, sorted; hidden files and directories are left out.
+
+    :raises FleetError: there is no such directory, or it cannot be read.
+    """
+    root = os.fspath(directory)
+    if not os.path.isdir(root):
+        wrong = "not a directory" if os.path.lexists(root) else "no such directory"
+        raise FleetError(wrong, file=root, hint="create it, or name the right one")
+
+    def refuse(error: OSError) -> t.NoReturn:
+        raise FleetError(f"cannot be read: {error.strerror}", file=error.filename, hint="check its permissions")
+
+    found: list[str] = []
+    for place, directories, names in os.walk(root, onerror=refuse):
+        directories[:] = [name for name in directories if not name.startswith(".")]
+        found.extend(os.path.join(place, name) for name in names if name.endswith((".yml", ".yaml")) and not name.startswith("."))
+    return sorted(found)
+
+
+def read_texts(directory: str | os.PathLike[str]) -> list[tuple[str, str]]:
+    """``(path, text)`` of all YAML files below a directory, sorted by path. :raises FleetError: as the parts do."""
+    return [(path, read_text(path)) for path in yaml_files(directory)]
+
+
+def last_plans(directory: str, fleet: str) -> dict[str, tuple[str, str]]:
+    """Host -> (path, text) of the plan files that are there; none where the directory is not there yet. ``fleet``: what is no host's."""
+    if not os.path.lexists(directory):
+        return {}
+    paths = (path for path in yaml_files(directory) if os.path.dirname(path) == directory.rstrip("/") and path.endswith(".yml"))
+    names = {os.path.basename(path).removesuffix(".yml"): path for path in paths}
+    return {name: (path, read_text(path)) for name, path in names.items() if name != fleet}
+
+
+def write_text(path: str | os.PathLike[str], text: str, mode: int = 0o644) -> None:
+    """Replace a file as a whole: whoever reads sees the old text or the new one, after a crash too.
+
+    :raises FleetError: the directory cannot be made or written.
+    """
+    name = os.fspath(path)
+    directory = os.path.dirname(name) or "."
+    try:
+        os.makedirs(directory, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(prefix=".gpuops-", dir=directory)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(temporary, mode)
+            os.replace(temporary, name)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise FleetError(f"cannot be written: {error.strerror}", file=name, hint="check the directory and its permissions") from error
+
+
+def make_directory(path: str | os.PathLike[str]) -> None:
+    """Make a directory with all that leads to it, where it is missing. :raises FleetError: it cannot be made."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise FleetError(
+            f"cannot be made: {error.strerror}", file=os.fspath(path), hint="check what is there and its permissions"
+        ) from error
+
+
+def write_all(files: Mapping[str, str]) -> list[str]:
+    """Write those files whose text differs from what is on the disk; returns their paths, sorted."""
+    changed = [path for path in sorted(files) if read_text_or_none(path) != files[path]]
+    for path in changed:
+        write_text(path, files[path])
+    return changed
+
+
+def diffs(files: Mapping[str, str], before: Mapping[str, str | None]) -> list[dict[str, str]]:
+    """The list that Ansible shows with ``--diff``: one entry for every file whose text changes, sorted by path."""
+    return [
+        {"before": before.get(path) or "", "after": files[path], "before_header": path, "after_header": path}
+        for path in sorted(files)
+        if before.get(path) != files[path]
+    ]
+
+
+def plain(value: t.Any) -> t.Any:
+    """Ansible's tagged and lazy values as what they stand for: dict, list, str, int, float, bool and None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
+
+
+def failed(error: FleetError, result: Mapping[str, t.Any] | None = None) -> dict[str, t.Any]:
+    """The result of a door that failed: one line for each problem, no traceback, nothing changed."""
+    return {**(result or {}), "failed": True, "changed": False, "msg": str(error)}
+
+
+def known_runtimes(directories: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """Names of the compose templates (``NAME.yml.j2``) that are found in the directories; missing directories are skipped."""
+    names: set[str] = set()
+    for directory in directories:
+        if os.path.isdir(directory):
+            names.update(name.removesuffix(".yml.j2") for name in os.listdir(directory) if name.endswith(".yml.j2"))
+    return sorted(names)

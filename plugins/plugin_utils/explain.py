@@ -1,0 +1,278 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Why a replica has no place, and the nearest thing that would help: in words, from the fleet as the plan leaves it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+
+# (services that would have to move, MiB that they have, host, GPU or board, start, the sentence): the least is the nearest help.
+Move = tuple[int, int, str, str, int, str]
+
+# More hosts of one kind than these are counted and not named: a reason is one line.
+MAX_NAMES = 3
+MAX_GROUPS = 5
+
+
+def explain(fleet: Fleet, need: Need, replica: int, before: Placement | None) -> tuple[str, str]:
+    """(reason, the nearest thing that would help), one line each."""
+    if need.adopted:
+        return _adopted(before)
+    hosts = [host for host in fleet.hosts.values() if host.host.environment == need.environment]
+    if not hosts:
+        there = sorted({host.host.environment for host in fleet.hosts.values()})
+        help_ = f"write one of {', '.join(there)}, or set fleet_environment on a host" if there else "this run has no host at all"
+        return f"no host has the environment '{need.environment}'", help_
+    name = f"{need.service}-{replica}"
+    reasons = [(host.host.name, _host_reason(fleet, host, need, name)) for host in hosts]
+    case = Case(fleet, hosts, need, name)
+    return _grouped(reasons), next(text for helper in _HELPERS for text in helper(case))
+
+
+def _adopted(before: Placement | None) -> tuple[str, str]:
+    if before is None:
+        return "it was found running, and no plan says where", "run playbook adopt again, or write 'lifecycle: managed'"
+    where = f"{', '.join(uuid[:12] for uuid in before.gpus)} of {before.host}"
+    return f"it was found running on {where}, which cannot be used any more", "stop it there and write 'lifecycle: managed'"
+
+
+def _grouped(reasons: Sequence[tuple[str, str]]) -> str:
+    """Hosts with the same reason together, the most frequent reason first."""
+    groups: dict[str, list[str]] = {}
+    for host, reason in reasons:
+        groups.setdefault(reason, []).append(host)
+    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[1]))
+    texts = [f"{_names(hosts)}: {reason}" for reason, hosts in ordered[:MAX_GROUPS]]
+    rest = sum(len(hosts) for _reason, hosts in ordered[MAX_GROUPS:])
+    return "; ".join([*texts, *([f"and {rest} more hosts for other reasons"] if rest else [])])
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:MAX_NAMES])
+    return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"
+
+
+def _host_reason(fleet: Fleet, host: HostState, need: Need, name: str) -> str:
+    short = host.free.shortage(need.resources)
+    if short:
+        return ", ".join(f"needs {_amount(kind, want)} and has {_amount(kind, max(have, 0))} left" for kind, (want, have) in short.items())
+    if not host.gpus:
+        return "no GPU"
+    open_, counts = 0, Counter[str]()
+    for state in host.gpus:
+        refusal = gpu_refusal(state, need)
+        if refusal is None:
+            open_ += 1
+        else:
+            counts[refusal] += 1
+    if open_ >= need.count:
+        ports = host.choose_ports(need, name, {}, fleet.asked)
+        return ports if isinstance(ports, str) else f"no {need.count} free GPUs of one board"
+    texts = [f"{_gpus(count)} {text}" for text, count in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))]
+    return ", ".join([*([f"{_gpus(open_)} free of the {need.count} needed"] if open_ else []), *texts])
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def _amount(kind: str, value: float) -> str:
+    return f"{value:g} cpus" if kind == "cpus" else f"{format_size(int(value))} {kind}"
+
+
+def what(need: Need) -> str:
+    """The need on one GPU, in words."""
+    parts = [f"profile {need.profile}"] if need.profile else []
+    parts += [format_size(need.memory_mib)] if need.memory_mib else []
+    parts += [f"{need.compute:g} of the compute"] if need.compute else []
+    return " and ".join(parts) or "it"
+
+
+def gpu_refusal(state: GpuState, need: Need) -> str | None:
+    """Why this GPU cannot take one more replica; None when it can."""
+    if not need.wants(state.gpu.board):
+        return f"of a board that is not wanted ({state.gpu.board})"
+    refusal = state.refusal(MODE_OF[need.isolation])
+    if refusal is not None:
+        return refusal
+    if need.isolation == "shared":
+        return state.shared_refusal(need.memory_mib, need.compute or 0)
+    if need.isolation == "exclusive":
+        return f"with less than {format_size(need.memory_mib)}" if state.gpu.memory_mib < need.memory_mib else None
+    names = _acceptable(state, need)
+    if not names:
+        return f"without a profile for {what(need)}"
+    if state.best_cut(names) is not None:
+        return None
+    return f"without a free pinned slice for {what(need)}" if state.gpu.pin else f"without room for {what(need)}"
+
+
+def _acceptable(state: GpuState, need: Need) -> tuple[str, ...]:
+    return () if state.cutter is None else state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A replica without a place, and the hosts of its environment."""
+
+    fleet: Fleet
+    hosts: Sequence[HostState]
+    need: Need
+    name: str
+
+    def movable(self, owner: str) -> bool:
+        """Can ``owner`` be asked to move? Nothing moves an adopted service, and another replica of the same would need the same place."""
+        return owner not in self.fleet.adopted and owner.rpartition("-")[0] != self.need.service
+
+
+# Helpers: each yields the best thing of its kind that would help, or nothing. The first that has an answer gives it.
+
+
+def _help_host(case: Case) -> Iterator[str]:
+    """A host whose GPUs would do, and which lacks something else."""
+    for host in case.hosts:
+        if sum(gpu_refusal(state, case.need) is None for state in host.gpus) < case.need.count:
+            continue
+        short = host.free.shortage(case.need.resources)
+        if short:
+            lacks = " and ".join(_amount(kind, want - max(have, 0)) for kind, (want, have) in short.items())
+            yield f"{host.host.name} has room on its GPUs and lacks {lacks}: ask for less, or free some there"
+        elif isinstance(host.choose_ports(case.need, case.name, {}, case.fleet.asked), str):
+            asked = any(port is not None for _name, port in case.need.ports)
+            cure = "leave the host port out, and a free one is chosen" if asked else "widen fleet_ports"
+            yield f"{host.host.name} has room on its GPUs: {cure}"
+
+
+def _help_moves(case: Case) -> Iterator[str]:
+    """The fewest services that would have to move: from a place on one GPU, from one GPU, or from several of one host."""
+    found: list[Move] = []
+    for host in case.hosts:
+        if host.free.shortage(case.need.resources):
+            continue
+        if case.need.isolation == "exclusive":
+            found.extend(_whole_moves(case, host))
+            continue
+        for state in host.gpus:
+            found.extend(_gpu_moves(case, state))
+            if case.need.isolation == "slice":
+                found.extend(_slice_moves(case, state))
+    if found:
+        yield min(found)[-1]
+
+
+def _gpu_moves(case: Case, state: GpuState) -> Iterator[Move]:
+    """Everybody who is on a GPU that is something else by now, if it may become what is needed."""
+    held = _held(case, state)
+    if held and state.mode != MODE_OF[case.need.isolation] and _could_be(state, case.need):
+        text = f"{state.host.name} {state.gpu.short} has room for it only if {_names(held)} {_verb(held)}"
+        yield (len(held), state.gpu.memory_mib, state.host.name, state.gpu.pci, 0, text)
+
+
+def _held(case: Case, state: GpuState) -> list[str]:
+    """Who would have to move for the GPU to be empty; nobody where that cannot be asked."""
+    held = sorted({*state.tenants, *state.owners.values()})
+    return held if len(state.fixed) == len(state.owners) and all(map(case.movable, held)) else []
+
+
+def _could_be(state: GpuState, need: Need) -> bool:
+    """Would the empty GPU serve, as far as board and policy go?"""
+    gpu, mode = state.gpu, MODE_OF[need.isolation]
+    if gpu.blocked is not None or gpu.cordoned or gpu.pin is not None or mode not in state.host.modes or not need.wants(gpu.board):
+        return False
+    if mode == "mig":
+        return bool(_acceptable(state, need))
+    return need.memory_mib <= gpu.memory_mib - (state.host.shared_reserve_mib if mode == "shared" else 0)
+
+
+def _slice_moves(case: Case, state: GpuState) -> Iterator[Move]:
+    need = case.need
+    if state.cutter is None or not need.wants(state.gpu.board) or state.refusal("mig") is not None or state.gpu.pin is not None:
+        return
+    for profile in _acceptable(state, need):
+        size = state.cutter.profiles[profile].size
+        for start in state.cutter.profiles[profile].starts:
+            blockers = [
+                one for one in state.fixed if one.start < start + size and start < one.start + state.cutter.profiles[one.profile].size
+            ]
+            rest = tuple(one for one in state.fixed if one not in blockers)
+            if (
+                not blockers
+                or not all(one in state.owners and case.movable(state.owners[one]) for one in blockers)
+                or not state.cutter.fits(rest, Slice(start, profile))
+            ):
+                continue
+            names = " and ".join(f"{state.owners[one]} ({one})" for one in blockers)
+            text = f"{state.host.name} {state.gpu.short} has room for {profile} at {start} only if {names} {_verb(blockers)}"
+            memory = sum(state.cutter.profiles[one.profile].memory_mib for one in blockers)
+            yield (len(blockers), memory, state.host.name, state.gpu.pci, start, text)
+
+
+def _verb(several: Sequence[object]) -> str:
+    return "moves" if len(several) == 1 else "move"
+
+
+def _whole_moves(case: Case, host: HostState) -> Iterator[Move]:
+    need = case.need
+    boards: dict[str, list[tuple[int, list[str]]]] = {}
+    for state in host.gpus:
+        held = _held(case, state)
+        if _could_be(state, need) and (held or state.refusal("whole") is None):
+            boards.setdefault(state.gpu.board, []).append((len(held), held))
+    for board in sorted(boards):
+        cheapest = sorted(boards[board])[: need.count]
+        names = sorted({name for _count, held in cheapest for name in held})
+        if len(cheapest) == need.count and names:
+            text = f"{host.host.name} has {_gpus(need.count)} ({board}) for it only if {_names(names)} {_verb(names)}"
+            yield (len(names), 0, host.host.name, board, 0, text)
+
+
+def _help_policy(case: Case) -> Iterator[str]:
+    """A GPU that only policy keeps away."""
+    mode = MODE_OF[case.need.isolation]
+    for host in case.hosts:
+        for state in host.gpus:
+            if not case.need.wants(state.gpu.board) or state.gpu.blocked is not None:
+                continue
+            if state.gpu.cordoned:
+                yield f"{host.host.name} {state.gpu.short} is cordoned: take it out of fleet_cordoned_gpus"
+            elif mode not in host.host.modes and state.gpu.pin is None and state.mode is None and (mode != "mig" or state.cutter):
+                yield f"allow '{mode}' in fleet_gpu_modes of {host.host.name}"
+            elif mode == "shared" and state.mode == mode and len(state.tenants) >= host.host.shared_max:
+                yield f"raise fleet_shared_max of {host.host.name}"
+            elif state.gpu.outsiders and state.mode is None:
+                yield f"stop {state.gpu.outsiders[0]} on {host.host.name} {state.gpu.short}, or run playbook adopt"
+
+
+def _help_need(case: Case) -> Iterator[str]:
+    """A need that no board here could serve, even empty."""
+    states = [state for host in case.hosts for state in host.gpus]
+    wanted = [state for state in states if case.need.wants(state.gpu.board)]
+    if states and not wanted:
+        boards = ", ".join(sorted({state.gpu.board for state in states}))
+        yield f"the boards here are {boards}: change 'models' or 'not_models'"
+    if case.need.isolation == "slice" and wanted and not any(_acceptable(state, case.need) for state in wanted):
+        largest = max((state.cutter.largest_mib for state in wanted if state.cutter is not None), default=0)
+        if largest:
+            yield f"the largest slice here has {format_size(largest)}: ask for less, or for 'isolation: exclusive'"
+        else:
+            yield "no GPU here has MIG: write 'isolation: exclusive' or 'isolation: shared'"
+    if case.need.isolation == "exclusive" and wanted and max(state.gpu.memory_mib for state in wanted) < case.need.memory_mib:
+        largest = max(state.gpu.memory_mib for state in wanted)
+        yield f"the largest GPU here has {format_size(largest)}: ask for less on each of more GPUs ('count')"
+
+
+def _help_more(case: Case) -> Iterator[str]:
+    gpus = f"{case.need.count} free GPUs" if case.need.count > 1 else "a free GPU"
+    yield f"add a host of environment '{case.need.environment}' with {gpus} for {what(case.need)}, or ask for fewer replicas"
+
+
+_Helper = Callable[[Case], Iterator[str]]
+_HELPERS: tuple[_Helper, ...] = (_help_host, _help_moves, _help_need, _help_policy, _help_more)

@@ -1,0 +1,226 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Facts, policy, manifests and last plans of a fleet as one problem for the planner."""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice, find_profile, parse_slice, why_not
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.claims import only_watches
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Layout, Policy
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Instance, Need, Pin, Placement, Resources
+
+FACTS_SCHEMA = 1
+# Holders of these kinds compute. A file that is merely open (a monitor, the persistence daemon) keeps no service away.
+COMPUTING = frozenset({"compute", "graphics", "mps"})
+
+Facts = Mapping[str, t.Any]
+
+
+def check_facts(host: str, facts: object) -> Facts:
+    """:raises FleetError: these are no host facts, or of another version than this code reads."""
+    if not isinstance(facts, Mapping) or "schema" not in facts:
+        raise FleetError(
+            "these are not host facts", file=f"host {host}", field="facts", hint="give what gpuops.fleet.gpu_info returns as 'facts'"
+        )
+    if facts["schema"] != FACTS_SCHEMA:
+        wrong = f"host facts of schema {facts['schema']} were given, and this collection reads schema {FACTS_SCHEMA}"
+        raise FleetError(wrong, file=f"host {host}", field="facts.schema", hint="use the same version of gpuops.fleet everywhere")
+    for part, kind in (("host", Mapping), ("gpus", Sequence), ("geometries", Mapping)):
+        if not isinstance(facts.get(part), kind):
+            raise FleetError(
+                f"'{part}' is missing", file=f"host {host}", field="facts", hint="give what gpuops.fleet.gpu_info returns as 'facts'"
+            )
+    return facts
+
+
+def need_of(manifest: Manifest) -> Need:
+    """What the planner has to know of a service."""
+    model = manifest.model
+    return Need(
+        service=manifest.service,
+        environment=model.environment,
+        isolation=model.gpu.isolation,
+        memory_mib=manifest.need_mib(),
+        replicas=model.replicas,
+        priority=model.priority,
+        count=model.gpu.count,
+        profile=model.gpu.profile,
+        compute=model.gpu.compute,
+        models=tuple(sorted(model.gpu.models)),
+        not_models=tuple(sorted(model.gpu.not_models)),
+        resources=Resources(model.host.cpus, model.host.memory, model.host.shm, model.host.disk),
+        ports=tuple(sorted((port.name, port.host) for port in model.ports)),
+        adopted=model.lifecycle == "adopted",
+    )
+
+
+def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previous: Iterable[Placement]) -> Host:
+    """One host as the planner sees it.
+
+    :raises FleetError: the policy names a GPU that the host does not have, or a layout that its board cannot have.
+    """
+    here = [placement for placement in previous if placement.host == name]
+    pins = _named(name, facts, policy.fleet_gpu_layouts, "fleet_gpu_layouts", lambda layout: layout.gpu)
+    cordoned = _named(name, facts, policy.fleet_cordoned_gpus, "fleet_cordoned_gpus", lambda gpu: gpu)
+    gpus = []
+    for index, entry in enumerate(facts["gpus"]):
+        gpu = _gpu(entry, facts, catalogue, here)
+        if index in pins:
+            number, layout = pins[index]
+            gpu = _pinned(gpu, layout, f"host {name}", f"fleet_gpu_layouts[{number}]")
+        gpus.append(replace(gpu, cordoned=index in cordoned))
+    sensed = facts["host"]
+    return Host(
+        name=name,
+        environment=policy.fleet_environment,
+        gpus=tuple(gpus),
+        modes=tuple(sorted(set(policy.fleet_gpu_modes))),
+        shared_max=policy.fleet_shared_max,
+        shared_reserve_mib=policy.fleet_shared_reserve,
+        capacity=_capacity(sensed, policy),
+        ports=policy.fleet_ports,
+        listening=frozenset(sensed.get("ports_listening") or ()),
+    )
+
+
+def _capacity(sensed: Facts, policy: Policy) -> Resources:
+    """What was sensed or written, less the reserve. Disk counts as a whole: what is free moves with every file, and services with it."""
+    given, reserve = policy.fleet_capacity, policy.fleet_reserve
+    disk = (sensed.get("disk") or {}).get("total_mib")
+    have = Resources(
+        sensed.get("cpus") if given.cpus is None else given.cpus,
+        sensed.get("memory_mib") if given.memory is None else given.memory,
+        sensed.get("shm_mib") if given.shm is None else given.shm,
+        disk if given.disk is None else given.disk,
+    )
+    return have.less(Resources(reserve.cpus, reserve.memory, reserve.shm, reserve.disk))
+
+
+def _named(
+    host: str, facts: Facts, entries: Sequence[t.Any], field: str, name_of: t.Callable[[t.Any], int | str]
+) -> dict[int, tuple[int, t.Any]]:
+    """Position of a GPU in the facts -> (number of the entry that names it, the entry)."""
+    result: dict[int, tuple[int, t.Any]] = {}
+    for number, entry in enumerate(entries):
+        wanted = str(name_of(entry)).strip().lower()
+        found = [index for index, gpu in enumerate(facts["gpus"]) if wanted in _names(gpu)]
+        where = f"{field}[{number}]"
+        if not found:
+            have = ", ".join(str(gpu.get("pci") or gpu.get("index")) for gpu in facts["gpus"]) or "none"
+            raise FleetError(f"there is no GPU '{name_of(entry)}'", file=f"host {host}", field=where, hint=f"this host has {have}")
+        if found[0] in result:
+            wrong = f"GPU '{name_of(entry)}' is named already by {field}[{result[found[0]][0]}]"
+            raise FleetError(wrong, file=f"host {host}", field=where, hint="name each GPU once")
+        result[found[0]] = (number, entry)
+    return result
+
+
+def _names(gpu: Facts) -> set[str]:
+    """UUID, PCI address with and without its domain's leading zeros, and index, in lower case."""
+    pci = str(gpu.get("pci") or "").lower()
+    names = {str(gpu.get("uuid") or "").lower(), pci, pci.partition(":")[2], f"0000{pci}" if pci else "", str(gpu.get("index"))}
+    return names - {""}
+
+
+def _gpu(entry: Facts, facts: Facts, catalogue: Catalogue, here: Sequence[Placement]) -> Gpu:
+    mig = entry.get("mig") or {}
+    geometry = _geometry(entry, facts, catalogue)
+    uuid = str(entry.get("uuid") or f"(GPU {entry.get('index')})")
+    on_gpu, on_slice = _outsiders(entry, facts, uuid, here)
+    instances = tuple(sorted((_instance(each, on_slice) for each in mig.get("instances") or ()), key=lambda instance: instance.slice))
+    return Gpu(
+        uuid=uuid,
+        pci=str(entry.get("pci") or ""),
+        board=catalogue.board_id(entry.get("device_id"), entry.get("name")),
+        memory_mib=entry.get("memory_mib") or 0,
+        geometry=geometry,
+        # A mode that waits for a reset is the mode that the GPU will have.
+        mig=bool(mig.get("pending", mig.get("current"))),
+        instances=instances,
+        blocked=_blocked(entry, geometry, instances),
+        outsiders=on_gpu,
+    )
+
+
+def _geometry(entry: Facts, facts: Facts, catalogue: Catalogue) -> Geometry | None:
+    """NVML's own; where the driver tells none, the one of public sources; None for a board without MIG."""
+    if entry.get("mig") is None:
+        return None
+    data = facts["geometries"].get(entry["mig"].get("geometry"))
+    return Geometry.from_dict(data) if data is not None else catalogue.fallback(entry.get("device_id"), entry.get("name"))
+
+
+def _blocked(entry: Facts, geometry: Geometry | None, instances: Sequence[Instance]) -> str | None:
+    if entry.get("state") != "ok":
+        return str(entry.get("state") or "in an unknown state")
+    if not entry.get("uuid") or not entry.get("pci") or not entry.get("memory_mib"):
+        return "without UUID, PCI address or memory in the facts"
+    names = {profile.name for profile in geometry.profiles} if geometry else set()
+    unknown = [str(each.slice) for each in instances if each.slice.profile not in names]
+    return f"with a slice that its geometry does not have ({unknown[0]})" if unknown else None
+
+
+def _instance(entry: Facts, outsiders: Mapping[t.Any, tuple[str, ...]]) -> Instance:
+    parts = entry.get("ci") or []
+    plain = len(parts) == 0 or (len(parts) == 1 and parts[0].get("profile") == entry["profile"])
+    return Instance(Slice(int(entry["start"]), str(entry["profile"])), plain, outsiders.get(entry.get("gi"), ()))
+
+
+def _outsiders(entry: Facts, facts: Facts, uuid: str, here: Sequence[Placement]) -> tuple[tuple[str, ...], dict[t.Any, tuple[str, ...]]]:
+    """Who computes here without being in a plan: (on the whole GPU, on each GPU instance by its id).
+
+    Where a plan has put a service, whoever computes there is that service: a process does not say its name. A container that only
+    watches (an exporter names every GPU) keeps nobody away.
+    """
+    ours = {placement.name for placement in here}
+    planned = [placement for placement in here if uuid in placement.gpus]
+    mig = entry.get("mig") or {}
+    slices = {each.get("gi"): Slice(int(each["start"]), str(each["profile"])) for each in mig.get("instances") or ()}
+    quiet = {gi for gi, one in slices.items() if any(placement.slice == one for placement in planned)}
+    found: dict[t.Any, set[str]] = {}
+    boxes = [each for each in facts.get("containers") or () if not only_watches(each)]
+    containers = {each.get("id"): str(each.get("project") or each.get("name")) for each in boxes}
+    for holder in entry.get("holders") or ():
+        if holder.get("kind") in COMPUTING:
+            name = containers.get(holder.get("container")) or f"{holder.get('process')} (pid {holder.get('pid')})"
+            found.setdefault((holder.get("slice") or {}).get("gi"), set()).add(name)
+    devices = {part.get("uuid"): each.get("gi") for each in mig.get("instances") or () for part in each.get("ci") or ()}
+    for container in boxes:
+        for device in container.get("devices") or ():
+            if device == uuid or device in devices:
+                found.setdefault(devices.get(device), set()).add(containers[container.get("id")])
+    whole = set() if any(placement.slice is None for placement in planned) else found.pop(None, set()) - ours
+    return tuple(sorted(whole)), {gi: tuple(sorted(names - ours)) for gi, names in found.items() if gi is not None and gi not in quiet}
+
+
+def _pinned(gpu: Gpu, layout: Layout, file: str, field: str) -> Gpu:
+    """:raises FleetError: the board cannot have this layout."""
+
+    def wrong(message: str, part: str, hint: str) -> FleetError:
+        return FleetError(message, file=file, field=f"{field}.{part}", hint=hint)
+
+    if layout.mode != "mig":
+        if layout.slices:
+            raise wrong(f"slices are given for mode '{layout.mode}'", "slices", "write 'mode: mig', or no slices")
+        return replace(gpu, pin=Pin(layout.mode))
+    if gpu.geometry is None:
+        raise wrong(f"GPU {gpu.pci or gpu.uuid} ({gpu.board}) has no MIG", "mode", "write 'mode: whole' or 'mode: shared'")
+    slices = []
+    for text in layout.slices:
+        asked = parse_slice(text)
+        try:
+            slices.append(Slice(asked.start, find_profile(gpu.geometry, asked.profile).name))
+        except FleetError as error:
+            raise wrong(error.message, "slices", error.hint or "name a profile of this board") from error
+    reason = why_not(gpu.geometry, slices)
+    if reason is not None:
+        raise wrong(f"an impossible layout: {reason}", "slices", "change the profiles or their starts")
+    return replace(gpu, pin=Pin("mig", tuple(sorted(slices))))

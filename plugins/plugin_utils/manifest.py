@@ -1,0 +1,295 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Manifests: what a model owner writes about one service (docs/manifest.md), checked and in MiB."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import typing as t
+from collections.abc import Collection, Iterable, Sequence
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import memory
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
+    AfterValidator,
+    Field,
+    Size,
+    Strict,
+    Wrong,
+    check,
+    model_validator,
+    require,
+)
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all, read_yaml
+
+SCHEMA = 1
+# Fields whose change alone is no reason to touch a replica that runs.
+NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description"})
+# The collection pins a replica to its slice by the device request alone; these would fight with it.
+RESERVED_ENV = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+
+_NAME = re.compile(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$")
+_IMAGE = re.compile(r"^[^\s@]+@sha256:[0-9a-f]{64}$")
+_ENV = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+
+
+def _name(value: str) -> str:
+    if not _NAME.match(value):
+        raise Wrong(f"'{value}' is not a name", "use 2 to 63 of a-z, 0-9 and '-'; start with a letter, end with a letter or digit")
+    return value
+
+
+def _env_name(value: str) -> str:
+    if not _ENV.match(value):
+        raise Wrong(f"'{value}' is not the name of an environment variable", "use letters, digits and '_', no digit first")
+    return value
+
+
+def _no_line_break(value: str) -> str:
+    if any(ord(character) < 32 for character in value):
+        raise Wrong("it has a line break or a control character", "write it in one line")
+    return value
+
+
+def _positive(value: int) -> int:
+    if value <= 0:
+        raise Wrong("it is nothing", "write more than 0 MiB")
+    return value
+
+
+Name = t.Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": _NAME.pattern})]
+Line = t.Annotated[str, Field(min_length=1), AfterValidator(_no_line_break)]
+SomeSize = t.Annotated[Size, AfterValidator(_positive)]
+PortNumber = t.Annotated[int, Field(ge=1, le=65535)]
+
+
+class Gpu(Strict):
+    """What one replica needs of GPUs."""
+
+    isolation: t.Literal["exclusive", "slice", "shared"] = Field(
+        default="slice", description="whole GPUs, one MIG slice, or a share of a GPU without isolation"
+    )
+    count: int = Field(default=1, ge=1, le=16, description="GPUs for one replica, all on one host; more than 1 only with 'exclusive'")
+    memory: SomeSize | None = Field(default=None, description="memory needed on each GPU or slice")
+    profile: Line | None = Field(default=None, description="exactly this MIG profile (isolation: slice)")
+    compute: float | None = Field(default=None, gt=0, le=1, description="share of the GPU's SMs (slice) or of its time (shared)")
+    models: list[Line] = Field(default_factory=list, description="only these boards: a catalogue id, or a part of it")
+    not_models: list[Line] = Field(default_factory=list, description="never these boards")
+
+    @model_validator(mode="after")
+    def _agree(self) -> Gpu:
+        if self.count > 1 and self.isolation != "exclusive":
+            raise Wrong(
+                f"{self.count} GPUs cannot be had with isolation '{self.isolation}'", "write 'isolation: exclusive', or 'count: 1'", "count"
+            )
+        if self.profile is not None and self.isolation != "slice":
+            raise Wrong(
+                f"a MIG profile cannot be had with isolation '{self.isolation}'", "write 'isolation: slice', or no profile", "profile"
+            )
+        if self.compute is not None and self.isolation == "exclusive":
+            raise Wrong("a whole GPU has all of its compute", "leave 'compute' out, or choose 'slice' or 'shared'", "compute")
+        return self
+
+
+class Host(Strict):
+    """Reserved on the host for each replica."""
+
+    cpus: float = Field(default=1.0, gt=0, description="CPU cores")
+    memory: Size = Field(default=2048, description="main memory", validate_default=False)
+    shm: Size = Field(default=64, description="shared memory (/dev/shm)", validate_default=False)
+    disk: Size = Field(default=0, description="space below the services directory", validate_default=False)
+
+
+class Port(Strict):
+    """A TCP port of the container."""
+
+    name: Name
+    container: PortNumber
+    host: PortNumber | None = Field(default=None, description="ask for this port on the host; the planner chooses one if left out")
+
+
+class Health(Strict):
+    """How to see that a replica serves."""
+
+    port: str = Field(description="name of one of the ports")
+    path: t.Annotated[str, Field(pattern=r"^/\S*$")] = "/health"
+    start_period: int = Field(default=60, ge=0, description="seconds until a failed check counts")
+
+
+class Volume(Strict):
+    """A directory of the host inside the container."""
+
+    source: Line = Field(description="absolute, or relative to the host's model store")
+    target: t.Annotated[str, Field(pattern=r"^/\S*$")]
+    read_only: bool = True
+
+    @model_validator(mode="after")
+    def _inside(self) -> Volume:
+        if ".." in self.source.split("/"):
+            raise Wrong(f"'{self.source}' leads out by '..'", "name the directory itself", "source")
+        return self
+
+
+class ModelNeed(Strict):
+    """A language model, for the memory estimate and the serving runtime."""
+
+    parameters: float = Field(gt=0, description="count")
+    bytes_per_parameter: float = Field(gt=0, description="2 for bf16 and fp16, 1 for fp8 and int8, 0.5 for int4")
+    layers: int = Field(ge=1)
+    kv_heads: int = Field(ge=1)
+    head_dim: int = Field(ge=1)
+    kv_bytes: float = Field(default=2.0, gt=0, description="bytes of one element of the KV cache")
+    context: int = Field(ge=1, description="tokens of one request")
+    concurrency: int = Field(default=1, ge=1, description="requests held at once")
+    name: Line | None = Field(default=None, description="served name; the service's own if left out")
+    path: Line | None = Field(default=None, description="below the host's model store; the served name if left out")
+
+
+class ManifestModel(Strict):
+    """One service."""
+
+    schema_: t.Literal[1] = Field(alias="schema", description="version of this format")
+    service: Name
+    team: Name
+    environment: Name = Field(description="only hosts of this environment are considered")
+    description: str = ""
+    owner: str = ""
+    runtime: Name = Field(default="http", description="http, vllm, or the name of a site's own compose template")
+    image: Line | None = Field(default=None, description="pinned by digest: NAME@sha256:...")
+    replicas: int = Field(default=1, ge=1, le=1000)
+    priority: int = Field(default=50, ge=0, le=100, description="higher is placed first")
+    gpu: Gpu = Field(default_factory=Gpu)
+    host: Host = Field(default_factory=Host)
+    ports: list[Port] = Field(default_factory=list)
+    health: Health | None = None
+    env: dict[t.Annotated[str, AfterValidator(_env_name)], str] = Field(default_factory=dict)
+    volumes: list[Volume] = Field(default_factory=list)
+    command: list[str] = Field(default_factory=list, description="replaces the image's command")
+    model: ModelNeed | None = None
+    lifecycle: t.Literal["managed", "adopted"] = "managed"
+
+    @model_validator(mode="after")
+    def _agree(self) -> ManifestModel:
+        if self.gpu.memory is None and self.gpu.profile is None and self.model is None:
+            raise Wrong("nothing says how much GPU memory is needed", "add 'memory: 8 GiB', or a 'profile', or a 'model' block", "gpu")
+        _ports_agree(self.ports, self.health)
+        if self.lifecycle == "managed":
+            _can_be_rendered(self)
+        return self
+
+
+def _ports_agree(ports: Sequence[Port], health: Health | None) -> None:
+    for field in ("name", "container", "host"):
+        seen: dict[object, int] = {}
+        for index, port in enumerate(ports):
+            value = getattr(port, field)
+            if value is not None and value in seen:
+                raise Wrong(f"'{value}' is already that of ports[{seen[value]}]", "give each port its own", "ports", index, field)
+            seen[value] = index
+    names = [port.name for port in ports]
+    if health is not None and health.port not in names:
+        known = f"write one of: {', '.join(names)}" if names else "add a port"
+        raise Wrong(f"there is no port named '{health.port}'", known, "health", "port")
+
+
+def _can_be_rendered(manifest: ManifestModel) -> None:
+    if manifest.image is None:
+        raise Wrong("the field 'image' is missing", "add 'image: NAME@sha256:<64 hex digits>'")
+    if not _IMAGE.match(manifest.image):
+        hint = "pin it by digest: NAME@sha256:<64 hex digits>, as 'docker buildx imagetools inspect NAME' prints it"
+        raise Wrong(f"'{manifest.image}' can mean another image tomorrow", hint, "image")
+    for name in RESERVED_ENV:
+        if name in manifest.env:
+            raise Wrong(f"'{name}' would fight with the device that the planner chooses", "leave it out", "env", name)
+    if manifest.runtime == "vllm" and manifest.model is None:
+        raise Wrong("the runtime 'vllm' serves a model, and none is given", "add a 'model' block", "runtime")
+
+
+class Manifest:
+    """A checked manifest: the model, where it was written, and what the rest of the collection asks of it."""
+
+    def __init__(self, model: ManifestModel, located: Located) -> None:
+        self.model = model
+        self.located = located
+
+    @property
+    def service(self) -> str:
+        """The service's name, unique in the fleet."""
+        return str(self.model.service)
+
+    @property
+    def file(self) -> str:
+        """Path of the file, for messages."""
+        return self.located.file
+
+    def need_mib(self) -> int:
+        """GPU memory needed on each GPU or slice, in MiB; 0 where only a profile is asked for."""
+        estimate = 0 if self.model.model is None else memory.model_mib(**self.model.model.model_dump(exclude={"name", "path"}))
+        return max(self.model.gpu.memory or 0, estimate)
+
+    def data(self) -> dict[str, t.Any]:
+        """Plain data with every default filled in, sizes as whole MiB, and ``need_mib``."""
+        data: dict[str, t.Any] = self.model.model_dump(by_alias=True)
+        if data["model"] is not None:
+            data["model"]["name"] = data["model"]["name"] or self.service
+            data["model"]["path"] = data["model"]["path"] or data["model"]["name"]
+        data["need_mib"] = self.need_mib()
+        return data
+
+    def digest(self) -> str:
+        """``sha256:`` of all that a replica is made from; a change of the number of replicas or of the priority is none."""
+        data = {key: value for key, value in self.data().items() if key not in NOT_RENDERED}
+        text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+        return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def read_manifest(path: str, text: str) -> Manifest:
+    """One manifest. :raises FleetError: with file, line, field, what was wrong and what would be right."""
+    located = read_yaml(text, path)
+    return Manifest(check(ManifestModel, located), located)
+
+
+def read_manifests(texts: Iterable[tuple[str, str]], runtimes: Collection[str] = ()) -> list[Manifest]:
+    """All manifests, by service name. ``runtimes``: the compose templates that exist; nothing is said about them if empty.
+
+    :raises FleetError: every problem of every file, each on its own line; two files that describe one service.
+    """
+    require()
+    manifests: list[Manifest] = []
+    errors: list[FleetError] = []
+    for path, text in sorted(texts):
+        try:
+            manifests.append(read_manifest(path, text))
+        except FleetError as error:
+            errors.append(error)
+    first: dict[str, Manifest] = {}
+    for manifest in manifests:
+        other = first.setdefault(manifest.service, manifest)
+        if other is not manifest:
+            where = f"{other.file}:{other.located.line(('service',))}"
+            hint = "give one of them another name, or remove one of the files"
+            errors.append(manifest.located.error(("service",), f"'{manifest.service}' is already described in {where}", hint))
+        if runtimes and manifest.model.lifecycle == "managed" and manifest.model.runtime not in runtimes:
+            wrong = f"there is no compose template for the runtime '{manifest.model.runtime}'"
+            errors.append(manifest.located.error(("runtime",), wrong, f"write one of: {', '.join(sorted(runtimes))}"))
+    raise_all(errors)
+    return sorted(manifests, key=lambda manifest: manifest.service)
+
+
+def json_schema() -> dict[str, t.Any]:
+    """JSON Schema of a manifest, for editors. :raises FleetError: pydantic is missing."""
+    require()
+    schema: dict[str, t.Any] = ManifestModel.model_json_schema(by_alias=True, mode="validation")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "gpuops.fleet service manifest",
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(json_schema(), indent=2, sort_keys=True) + "\n")

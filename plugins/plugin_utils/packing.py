@@ -1,0 +1,126 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Cutting one kind of board with MIG: which slice to take for a need so that the most stays possible.
+
+Everything is exact combinatorics on one board's geometry, and remembered: a fleet has few kinds of boards in few states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile, Slice, find_profile, name_parts
+
+Slices = tuple[Slice, ...]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One way to serve a need on one GPU. ``spare`` are the unneeded slices that stay; ``dropped`` how many must go.
+
+    ``loss``: memory slices, summed over all slices that could have been made before and cannot be any more.
+    """
+
+    slice: Slice
+    memory_mib: int
+    slices: int
+    reuse: bool
+    dropped: int
+    loss: int
+    spare: Slices
+
+    @property
+    def rank(self) -> tuple[int, int, bool, int, int, int]:
+        """Lower is better: the smallest profile, then one that is there already, then the least harm."""
+        return (self.memory_mib, self.slices, not self.reuse, self.dropped, self.loss, self.slice.start)
+
+
+class Cutter:
+    """All that can be asked about one geometry."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self.profiles = {profile.name: profile for profile in geometry.profiles}
+        self.sm = max((profile.sm for profile in geometry.profiles), default=0)
+        self.largest_mib = max((profile.memory_mib for profile in geometry.profiles), default=0)
+        # What stays possible is judged by the plain profiles: their variants stand in the same places.
+        self._slots = [(profile, start) for profile in geometry.profiles if not name_parts(profile.name)[2] for start in profile.starts]
+        self._weights: dict[Slices, int] = {}
+        self._acceptable: dict[tuple[int, float | None, str | None], tuple[str, ...]] = {}
+        self._cuts: dict[tuple[Slices, Slices, Slices, tuple[str, ...], bool], Cut | None] = {}
+
+    def acceptable(self, memory_mib: int, compute: float | None, name: str | None) -> tuple[str, ...]:
+        """Names of the profiles that serve a need. Without a name, only plain ones: engines of others are left to who asks for them."""
+        key = (memory_mib, compute, name)
+        if key not in self._acceptable:
+            enough = [each for each in self._candidates(name) if each.memory_mib >= memory_mib and each.sm >= (compute or 0) * self.sm]
+            self._acceptable[key] = tuple(profile.name for profile in enough)
+        return self._acceptable[key]
+
+    def _candidates(self, name: str | None) -> list[Profile]:
+        if name is None:
+            return [profile for profile in self.geometry.profiles if not name_parts(profile.name)[2]]
+        try:
+            return [find_profile(self.geometry, name)]
+        except FleetError:
+            return []
+
+    def fits(self, fixed: Slices, new: Slice) -> bool:
+        """Can ``new`` stand beside ``fixed``, which is legal?"""
+        profile = self.profiles.get(new.profile)
+        if profile is None or new.start not in profile.starts:
+            return False
+        end = new.start + profile.size
+        compute, same = profile.slices, 1
+        for one in fixed:
+            other = self.profiles[one.profile]
+            if one.start < end and new.start < one.start + other.size:
+                return False
+            compute += other.slices
+            same += one.profile == new.profile
+        return compute <= self.geometry.compute_slices and same <= profile.max
+
+    def add(self, fixed: Slices, spare: Slices, new: Slice) -> tuple[Slices, Slices] | None:
+        """(fixed with ``new``, the spare slices that can stay), or None when ``new`` cannot stand beside ``fixed``."""
+        if not self.fits(fixed, new):
+            return None
+        taken = tuple(sorted((*fixed, new)))
+        kept = taken
+        left: list[Slice] = []
+        for one in spare:
+            if one != new and self.fits(kept, one):
+                kept = (*kept, one)
+                left.append(one)
+        return taken, tuple(left)
+
+    def weight(self, fixed: Slices) -> int:
+        """Memory slices of every slice that could still be made beside ``fixed``, summed."""
+        if fixed not in self._weights:
+            self._weights[fixed] = sum(profile.size for profile, start in self._slots if self.fits(fixed, Slice(start, profile.name)))
+        return self._weights[fixed]
+
+    def best(self, fixed: Slices, spare: Slices, reusable: Slices, names: tuple[str, ...], pinned: bool) -> Cut | None:
+        """The best cut for a need that ``names`` would serve, or None.
+
+        ``reusable`` are those of ``spare`` that may be given away. ``pinned``: nothing is made and nothing is dropped.
+        """
+        key = (fixed, spare, reusable, names, pinned)
+        if key not in self._cuts:
+            cuts = [cut for name in names for start in self.profiles[name].starts for cut in self._cut(key, self.profiles[name], start)]
+            self._cuts[key] = min(cuts, key=lambda cut: (*cut.rank, cut.slice.profile), default=None)
+        return self._cuts[key]
+
+    def _cut(self, key: tuple[Slices, Slices, Slices, tuple[str, ...], bool], profile: Profile, start: int) -> list[Cut]:
+        fixed, spare, reusable, _names, pinned = key
+        new = Slice(start, profile.name)
+        reuse = new in reusable
+        if not reuse and (pinned or new in spare):
+            return []
+        added = self.add(fixed, spare, new)
+        if added is None:
+            return []
+        taken, left = added
+        loss = self.weight(fixed) - self.weight(taken)
+        return [Cut(new, profile.memory_mib, profile.slices, reuse, len(spare) - len(left) - (new in spare), loss, left)]

@@ -1,0 +1,299 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plan documents (docs/plan.md): a solution as text that reviews well, and back again with errors that name the line."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.fleet.plugins.module_utils import plan_record
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Field, Strict, Wrong, check, model_validator
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Placement, Solution, Unplaced
+
+# The file for what belongs to no host; so no host can have this name.
+FLEET = "fleet"
+
+Data = Mapping[str, t.Any]
+_Digest = t.Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+_PLAIN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_./@:+-]*$")
+# What YAML 1.1 or 1.2 readers might take for something else than text: numbers, times, dates, truth values.
+_NUMBERLIKE = re.compile(r"^(?:0[xob].*|[0-9:._eE+-]+)$")
+_WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "y", "n", "null"))
+
+
+class _State(Strict):
+    gpu: str
+    mig: bool
+    instances: list[str]
+
+
+class _Base(Strict):
+    digest: _Digest
+    gpus: list[_State]
+
+
+class _Layout(Strict):
+    gpu: str
+    pci: str | None = None
+    model: str | None = None
+    mode: t.Literal["mig", "whole", "shared"] | None = None
+    found: t.Literal[True] | None = None
+    profile: str | None = None
+    start: int | None = Field(default=None, ge=0)
+    compute: t.Literal["keep"] | None = None
+
+
+class _Service(Strict):
+    service: str
+    replica: int = Field(ge=1)
+    gpu: str | None = None
+    gpus: list[str] | None = Field(default=None, min_length=1)
+    profile: str | None = None
+    start: int | None = Field(default=None, ge=0)
+    mode: t.Literal["whole", "shared"] | None = None
+    ports: dict[str, int]
+    lifecycle: t.Literal["adopted"] | None = None
+    manifest: _Digest
+
+    @model_validator(mode="after")
+    def _one_place(self) -> _Service:
+        slice_ = self.gpu is not None and self.gpus is None and self.profile is not None and self.start is not None and self.mode is None
+        empty = self.profile is None and self.start is None
+        shared = self.gpu is not None and self.gpus is None and empty and self.mode == "shared"
+        whole = self.gpu is None and self.gpus is not None and empty and self.mode == "whole"
+        if not (slice_ or shared or whole):
+            raise Wrong("it names no place", "write gpu, profile and start; or gpu and 'mode: shared'; or gpus and 'mode: whole'")
+        return self
+
+
+class _Plan(Strict):
+    plan: t.Literal[1]
+    host: str
+    serial: int = Field(ge=1)
+    digest: _Digest
+    base: _Base
+    layout: list[_Layout]
+    services: list[_Service]
+
+
+@dataclass(frozen=True)
+class HostPlan:
+    """A host's plan as data (the keys of docs/plan.md) and as the text of its file."""
+
+    data: Data
+    text: str
+
+    @property
+    def placements(self) -> list[Placement]:
+        """Where the plan puts replicas."""
+        return [_placement(str(self.data["host"]), line) for line in self.data["services"]]
+
+
+def read_plan(path: str, text: str) -> HostPlan:
+    """A host's plan from its file.
+
+    :raises FleetError: not of this form, or edited by hand: then its digests are not those of its content.
+    """
+    located = read_yaml(text, path)
+    check(_Plan, located)
+    try:
+        plan_record.check_plan(located.data)
+    except FleetError as error:
+        raise located.error(tuple((error.field or "").split(".")), error.message, error.hint) from error
+    return HostPlan(located.data, text)
+
+
+def _placement(host: str, line: Data) -> Placement:
+    ports = tuple(sorted(line["ports"].items()))
+    key = (line["service"], line["replica"], host)
+    if "profile" in line:
+        return Placement(*key, "mig", (line["gpu"],), Slice(line["start"], line["profile"]), ports)
+    return Placement(*key, line["mode"], tuple(line.get("gpus") or [line["gpu"]]), None, ports)
+
+
+def make_host_plan(
+    host: Host,
+    solution: Solution,
+    facts: Data,
+    digests: Mapping[str, str],
+    adopted: Iterable[str],
+    previous: HostPlan | None,
+    adopting: bool = False,
+) -> HostPlan:
+    """The plan of one host; the text of ``previous``, byte for byte, when nothing that it decides has changed.
+
+    ``digests``: of each service's manifest. ``adopted``: services that are only kept in place. ``adopting``: every GPU that is
+    found in MIG mode is listed, although nobody has decided anything about it.
+    """
+    layout = _layout_lines(host, solution, facts, [] if previous is None else previous.data["layout"], adopting)
+    kept = frozenset(adopted)
+    services = [
+        _service_line(placement, digests[placement.service], placement.service in kept)
+        for placement in solution.placements
+        if placement.host == host.name
+    ]
+    by_uuid = {gpu["uuid"]: gpu for gpu in facts["gpus"]}
+    touched = [by_uuid[line["gpu"]] for line in layout if "mode" in line]
+    base = [plan_record.state_of(gpu) for gpu in touched]
+    digest = plan_record.digest_of_plan(layout, services)
+    base_digest = plan_record.digest_of_state(touched)
+    carried = facts.get("plan")
+    if previous is not None and _stands(previous.data, digest, base_digest, carried):
+        return previous
+    data = {
+        "plan": plan_record.PLAN_FORMAT,
+        "host": host.name,
+        "serial": _serial(None if previous is None else previous.data, digest, carried),
+        "digest": digest,
+        "base": {"digest": base_digest, "gpus": base},
+        "layout": layout,
+        "services": services,
+    }
+    return HostPlan(data, to_text(data))
+
+
+def _stands(previous: Data, digest: str, base_digest: str, carried: Data | None) -> bool:
+    """Is the last plan still right as it is written?
+
+    A plan that its host has not begun must be made from the state that is there now, or the host would refuse it for ever.
+    """
+    if previous["digest"] != digest:
+        return False
+    if carried is not None and carried["serial"] >= previous["serial"]:
+        return bool(carried["serial"] == previous["serial"] and carried["digest"] == digest)
+    return bool(previous["base"]["digest"] == base_digest)
+
+
+def _serial(previous: Data | None, digest: str, carried: Data | None) -> int:
+    """One more than anything seen before; that of the plan which the host carries when it is this very plan and its file is lost."""
+    last = 0 if previous is None else int(previous["serial"])
+    if carried is None:
+        return last + 1
+    if carried["digest"] == digest and carried["serial"] > last:
+        return int(carried["serial"])
+    return max(last, int(carried["serial"])) + 1
+
+
+def _layout_lines(host: Host, solution: Solution, facts: Data, before: Sequence[Data], adopting: bool) -> list[dict[str, t.Any]]:
+    """GPUs that a decision touches, and those in MIG mode that were found and adopted, for as long as no decision touches them.
+
+    A slice that was found without a compute instance stays so until a service is placed on it; one that a plan has asked for
+    and that has none was left by a crash, and is made whole.
+    """
+    lines: list[dict[str, t.Any]] = []
+    found = {line["gpu"] for line in before if line.get("found")}
+    asked = {(line["gpu"], Slice(line["start"], line["profile"])) for line in before if "profile" in line and "compute" not in line}
+    needed = {(gpu, placement.slice) for placement in solution.placements if placement.host == host.name for gpu in placement.gpus}
+    keep = _without_compute(facts) - asked - needed
+    for gpu in sorted(host.gpus, key=lambda gpu: (gpu.pci, gpu.uuid)):
+        layout = solution.layouts.get((host.name, gpu.uuid))
+        line: dict[str, t.Any] = {"gpu": gpu.uuid, "pci": gpu.pci, "model": gpu.board, "mode": "mig"}
+        if layout is not None:
+            line["mode"], slices = layout.mode, layout.slices
+        elif (adopting or gpu.uuid in found) and gpu.blocked is None and _in_mig_mode(gpu.uuid, facts):
+            line["found"], slices = True, tuple(one.slice for one in gpu.instances)
+        else:
+            continue
+        lines.append(line)
+        for one in slices:
+            kept = {"compute": "keep"} if (gpu.uuid, one) in keep else {}
+            lines.append({"gpu": gpu.uuid, "profile": one.profile, "start": one.start, **kept})
+    return lines
+
+
+def _without_compute(facts: Data) -> set[tuple[str, Slice | None]]:
+    """(GPU, slice) of GPU instances that nobody can use."""
+    return {
+        (gpu["uuid"], Slice(one["start"], one["profile"]))
+        for gpu in facts["gpus"]
+        for one in (gpu.get("mig") or {}).get("instances") or ()
+        if not one.get("ci")
+    }
+
+
+def _in_mig_mode(uuid: str, facts: Data) -> bool:
+    """In force, and no other mode waits for a reset: a plan would end that."""
+    mig = next((gpu["mig"] for gpu in facts["gpus"] if gpu["uuid"] == uuid), None)
+    return bool(mig and mig["current"] and mig["pending"])
+
+
+def _service_line(placement: Placement, digest: str, adopted: bool) -> dict[str, t.Any]:
+    line: dict[str, t.Any] = {"service": placement.service, "replica": placement.replica}
+    if placement.slice is not None:
+        line.update(gpu=placement.gpus[0], profile=placement.slice.profile, start=placement.slice.start)
+    elif placement.mode == "shared":
+        line.update(gpu=placement.gpus[0], mode="shared")
+    else:
+        line.update(gpus=list(placement.gpus), mode="whole")
+    line["ports"] = dict(placement.ports)
+    if adopted:
+        line["lifecycle"] = "adopted"
+    line["manifest"] = digest
+    return line
+
+
+def to_text(plan: Data) -> str:
+    """A host's plan as YAML, one decision a line."""
+    return "\n".join(
+        [
+            f"plan: {plan['plan']}",
+            f"host: {_scalar(plan['host'])}",
+            f"serial: {plan['serial']}",
+            f"digest: {plan['digest']}",
+            "base:",
+            f"  digest: {plan['base']['digest']}",
+            *_lines("  gpus", plan["base"]["gpus"]),
+            *_lines("layout", plan["layout"]),
+            *_lines("services", plan["services"]),
+            "",
+        ]
+    )
+
+
+def fleet_text(unplaced: Iterable[Data]) -> str:
+    """The text of ``fleet.yml``: what belongs to no host."""
+    return "\n".join(["plan: 1", *_lines("unplaced", list(unplaced)), ""])
+
+
+def unplaced_lines(unplaced: Iterable[Unplaced]) -> list[dict[str, t.Any]]:
+    """``{service, replica, reason}``; the reason ends with the nearest thing that would help."""
+    return [
+        {"service": each.service, "replica": each.replica, "reason": f"{each.reason}; what would help: {each.help}"} for each in unplaced
+    ]
+
+
+def _lines(name: str, entries: Sequence[Data]) -> list[str]:
+    indent = name[: len(name) - len(name.lstrip())]
+    if not entries:
+        return [f"{name}: []"]
+    return [f"{name}:", *(f"{indent}  - {_flow(entry)}" for entry in entries)]
+
+
+def _flow(value: t.Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_scalar(key)}: {_flow(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_flow(entry) for entry in value) + "]"
+    return _scalar(value)
+
+
+def _scalar(value: t.Any) -> str:
+    """A scalar that every YAML reader takes for the same thing."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    text = str(value)
+    if _PLAIN.match(text) and not text.endswith(":") and not _NUMBERLIKE.match(text) and text.lower() not in _WORDS:
+        return text
+    if all(character.isprintable() for character in text):
+        return "'" + text.replace("'", "''") + "'"
+    escaped = (character if character.isprintable() and character not in '"\\' else f"\\U{ord(character):08x}" for character in text)
+    return '"' + "".join(escaped) + '"'

@@ -1,0 +1,137 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Policy: what the platform's inventory variables (``fleet_...``, docs/policy.md) allow on one host, checked."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import typing as t
+from collections.abc import Mapping
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import parse_slice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import AfterValidator, BeforeValidator, Field, Size, Strict, Wrong, check
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all
+
+# Variables of playbooks and roles that decide nothing here; listed so that a slip of the pen in their names is seen too.
+OTHER_VARIABLES = frozenset(
+    (
+        "fleet_manifests",
+        "fleet_plans",
+        "fleet_facts",
+        "fleet_reports",
+        "fleet_templates",
+        "fleet_state_dir",
+        "fleet_services_dir",
+        "fleet_models_dir",
+        "fleet_proc_root",
+        "fleet_sys_root",
+        "fleet_docker_socket",
+        "fleet_cdi_dirs",
+        "fleet_gather",
+        "fleet_published_only",
+        "fleet_allow_reset",
+        "fleet_fail_unplaced",
+        "fleet_holder",
+        "fleet_lease_seconds",
+        "fleet_gpu_access",
+    )
+)
+_NAME = re.compile(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$")
+_RANGE = re.compile(r"^([0-9]{1,5})(?:-([0-9]{1,5}))?$")
+
+Mode = t.Literal["mig", "whole", "shared"]
+
+
+def _name(value: str) -> str:
+    if not _NAME.match(value):
+        raise Wrong(f"'{value}' is not a name", "use 2 to 63 of a-z, 0-9 and '-'; start with a letter, end with a letter or digit")
+    return value
+
+
+def parse_ports(value: object) -> tuple[int, ...]:
+    """``'18000-18999, 19500'`` as sorted port numbers. :raises Wrong: not of that form, or beyond 1 to 65535."""
+    hint = "write a range such as '18000-18999', several with commas"
+    if not isinstance(value, str):
+        raise Wrong(f"{value!r} is not a range of ports", hint)
+    ports: set[int] = set()
+    for part in value.split(","):
+        found = _RANGE.match(part.strip())
+        if not found:
+            raise Wrong(f"'{part.strip()}' is not a range of ports", hint)
+        first, last = int(found.group(1)), int(found.group(2) or found.group(1))
+        if not 1 <= first <= last <= 65535:
+            raise Wrong(f"'{part.strip()}' is not a range of ports", "ports go from 1 to 65535, the lower one first")
+        ports.update(range(first, last + 1))
+    return tuple(sorted(ports))
+
+
+def _slice_text(value: str) -> str:
+    try:
+        return str(parse_slice(value))
+    except FleetError as error:
+        raise Wrong(error.message, error.hint or "write PROFILE@START") from error
+
+
+Ports = t.Annotated[tuple[int, ...], BeforeValidator(parse_ports), Field(strict=False)]
+GpuName = int | str
+
+
+class Layout(Strict):
+    """What one GPU is, decided by the platform."""
+
+    gpu: GpuName = Field(description="UUID, PCI address or index")
+    mode: Mode
+    slices: list[t.Annotated[str, AfterValidator(_slice_text)]] = Field(default_factory=list, description="such as 1g.10gb@4")
+
+
+class Capacity(Strict):
+    """What a host has, in place of what was sensed."""
+
+    cpus: float | None = Field(default=None, ge=0)
+    memory: Size | None = None
+    shm: Size | None = None
+    disk: Size | None = None
+
+
+class Reserve(Strict):
+    """What is kept for the system."""
+
+    cpus: float = Field(default=1.0, ge=0)
+    memory: Size = 4096
+    shm: Size = 0
+    disk: Size = 10240
+
+
+class Policy(Strict):
+    """The variables that a plan depends on."""
+
+    fleet_environment: t.Annotated[str, AfterValidator(_name)]
+    fleet_pool: str = "default"
+    fleet_gpu_modes: list[Mode] = Field(default=["mig", "whole"])
+    fleet_shared_max: int = Field(default=4, ge=1, le=64)
+    fleet_shared_reserve: Size = 1024
+    fleet_gpu_layouts: list[Layout] = Field(default_factory=list)
+    fleet_cordoned_gpus: list[GpuName] = Field(default_factory=list)
+    fleet_capacity: Capacity = Field(default_factory=Capacity)
+    fleet_reserve: Reserve = Field(default_factory=Reserve)
+    fleet_ports: Ports = tuple(range(18000, 19000))
+
+
+def read_policy(host: str, variables: Mapping[str, t.Any]) -> Policy:
+    """The policy of one host from its inventory variables. A site's own variables that begin with ``fleet_`` are let pass,
+    unless their name is so near to one of ours that it must be a slip.
+
+    :raises FleetError: every problem on its own line, with ``host NAME`` in place of a file.
+    """
+    file = f"host {host}"
+    known = sorted([*Policy.model_fields, *OTHER_VARIABLES])
+    slips = []
+    for name in sorted(set(variables) - set(known)):
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.88)
+        if close:
+            slips.append(FleetError(f"unknown variable '{name}'", file=file, field=name, hint=f"did you mean '{close[0]}'?"))
+    raise_all(slips)
+    return check(Policy, Located({name: variables[name] for name in Policy.model_fields if name in variables}, file))

@@ -1,0 +1,188 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the planner is asked and what it answers: plain frozen data, nothing of files, YAML or Ansible.
+
+Memory is in MiB, compute in shares of one GPU (0 to 1). A GPU is named by UUID, a slice by (start, profile) on its GPU.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice
+
+Mode = t.Literal["mig", "whole", "shared"]
+# The mode that a GPU must have for a service to get what its manifest calls isolation.
+MODE_OF: dict[str, Mode] = {"slice": "mig", "exclusive": "whole", "shared": "shared"}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """CPU cores, and MiB of memory, shared memory and disk. ``None`` in a capacity: not known, so not limited."""
+
+    cpus: float | None = 0
+    memory: int | None = 0
+    shm: int | None = 0
+    disk: int | None = 0
+
+    def less(self, other: Resources) -> Resources:
+        """What is left; what is not known stays not known. May be negative: an adopted service runs, whatever fits."""
+        left: dict[str, t.Any] = {}
+        for name in (entry.name for entry in fields(self)):
+            have, take = getattr(self, name), getattr(other, name)
+            left[name] = None if have is None else round(have - (take or 0), 6)
+        return Resources(**left)
+
+    def shortage(self, need: Resources) -> dict[str, tuple[float, float]]:
+        """Where ``need`` is more than is here: name -> (needed, free)."""
+        short: dict[str, tuple[float, float]] = {}
+        for name in (entry.name for entry in fields(self)):
+            have, want = getattr(self, name), getattr(need, name) or 0
+            if have is not None and want > have:
+                short[name] = (want, have)
+        return short
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A GPU instance that is on the board now. ``plain``: one compute instance fills it, or none is there yet."""
+
+    slice: Slice
+    plain: bool = True
+    outsiders: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Pin:
+    """What the platform decided about a GPU (``fleet_gpu_layouts``): the planner assigns into it and changes nothing."""
+
+    mode: Mode
+    slices: tuple[Slice, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU. ``geometry`` is None without MIG; ``mig`` the mode it has, or will have after the reset that it waits for.
+
+    ``blocked``: why it is never used (lost, say). ``outsiders``: who computes on the whole GPU without being in a plan.
+    """
+
+    uuid: str
+    pci: str
+    board: str
+    memory_mib: int
+    geometry: Geometry | None = None
+    mig: bool = False
+    instances: tuple[Instance, ...] = ()
+    blocked: str | None = None
+    cordoned: bool = False
+    pin: Pin | None = None
+    outsiders: tuple[str, ...] = ()
+
+    @property
+    def short(self) -> str:
+        """For people: ``GPU-5c1f07aa``."""
+        return self.uuid[:12]
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host: what policy allows on it, what it can still give (the reserve is already taken off), and its GPUs."""
+
+    name: str
+    environment: str
+    gpus: tuple[Gpu, ...]
+    modes: tuple[str, ...] = ("mig", "whole")
+    shared_max: int = 4
+    shared_reserve_mib: int = 1024
+    capacity: Resources = Resources(None, None, None, None)
+    ports: tuple[int, ...] = tuple(range(18000, 19000))
+    listening: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Need:
+    """One service. ``ports``: (name, host port asked for or None). ``memory_mib`` is needed on each GPU or slice."""
+
+    service: str
+    environment: str
+    isolation: str
+    memory_mib: int = 0
+    replicas: int = 1
+    priority: int = 50
+    count: int = 1
+    profile: str | None = None
+    compute: float | None = None
+    models: tuple[str, ...] = ()
+    not_models: tuple[str, ...] = ()
+    resources: Resources = Resources()
+    ports: tuple[tuple[str, int | None], ...] = ()
+    adopted: bool = False
+
+    def wants(self, board: str) -> bool:
+        """May this service run on a board of this catalogue id?"""
+        if any(part.lower() in board for part in self.not_models):
+            return False
+        return not self.models or any(part.lower() in board for part in self.models)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where one replica runs. ``slice`` only in mode mig; ``ports``: (name, port on the host)."""
+
+    service: str
+    replica: int
+    host: str
+    mode: Mode
+    gpus: tuple[str, ...]
+    slice: Slice | None = None
+    ports: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The replica, as its directory and its compose project are named: ``receipt-ocr-1``."""
+        return f"{self.service}-{self.replica}"
+
+    @property
+    def rank(self) -> tuple[t.Any, ...]:
+        """All of it in an order that does not depend on where it was read."""
+        return (self.service, self.replica, self.host, self.gpus, str(self.slice), self.mode, self.ports)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything that a plan is made from. ``previous``: what the last plans say, also of services that are gone."""
+
+    hosts: tuple[Host, ...]
+    needs: tuple[Need, ...]
+    previous: tuple[Placement, ...] = ()
+
+
+@dataclass(frozen=True)
+class GpuLayout:
+    """What a GPU that a decision touches is to be: its mode and, in mode mig, all of its slices by start."""
+
+    mode: Mode
+    slices: tuple[Slice, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unplaced:
+    """A replica without a place, why, and the nearest thing that would help."""
+
+    service: str
+    replica: int
+    reason: str
+    help: str
+
+
+@dataclass(frozen=True)
+class Solution:
+    """``placements`` and ``unplaced`` by service and replica; ``layouts`` by (host, GPU UUID)."""
+
+    placements: tuple[Placement, ...]
+    unplaced: tuple[Unplaced, ...] = ()
+    layouts: Mapping[tuple[str, str], GpuLayout] = field(default_factory=dict)

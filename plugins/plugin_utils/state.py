@@ -1,0 +1,225 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The fleet while a plan is made: what each host and GPU has given away so far, and why it refuses a need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut, Cutter, Slices
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, GpuLayout, Host, Mode, Need, Placement, Problem
+
+
+class GpuState:
+    """One GPU: its mode once decided, and who is on it.
+
+    ``fixed`` slices stay whatever comes (given away, or held by somebody unknown); ``spare`` ones are there, and nobody needs them.
+    """
+
+    def __init__(self, gpu: Gpu, host: Host, cutter: Cutter | None) -> None:
+        self.gpu = gpu
+        self.host = host
+        self.cutter = cutter
+        self.mode: Mode | None = gpu.pin.mode if gpu.pin else None
+        self.owners: dict[Slice, str] = {}
+        self.tenants: list[str] = []
+        self.memory_free = gpu.memory_mib - host.shared_reserve_mib
+        self.compute_free = 1.0
+        self.replicas: dict[str, int] = {}
+        self.fixed, self.spare, self.reusable = self._slices()
+        self._cuts: dict[tuple[str, ...], Cut | None] = {}
+
+    def _slices(self) -> tuple[Slices, Slices, Slices]:
+        """What is on the board, or what the platform says will be: (cannot go, may go, may be given away)."""
+        held = tuple(sorted(each.slice for each in self.gpu.instances if each.outsiders))
+        if self.gpu.pin is not None:
+            return (), self.gpu.pin.slices, tuple(one for one in self.gpu.pin.slices if one not in held)
+        free = [each for each in self.gpu.instances if not each.outsiders]
+        return held, tuple(sorted(each.slice for each in free)), tuple(sorted(each.slice for each in free if each.plain))
+
+    def refusal(self, mode: Mode) -> str | None:
+        """Why nothing new can be put here in this mode; None when something may."""
+        gpu = self.gpu
+        if gpu.blocked is not None:
+            return gpu.blocked
+        if gpu.cordoned:
+            return "cordoned"
+        if gpu.pin is None and mode not in self.host.modes:
+            return f"may not be {mode} (fleet_gpu_modes)"
+        if mode == "mig" and self.cutter is None:
+            return "without MIG"
+        if self.mode is not None and self.mode != mode:
+            return f"{'pinned as' if gpu.pin else 'already'} {self.mode}{self._whose()}"
+        if mode == "whole" and self.tenants:
+            return f"already whole{self._whose()}"
+        busy = [*gpu.outsiders, *(name for each in gpu.instances if mode != "mig" for name in each.outsiders)]
+        if busy and self.mode is None:
+            return f"busy with {busy[0]}, which is in no plan"
+        return None
+
+    def _whose(self) -> str:
+        names = sorted({*self.tenants, *self.owners.values()})
+        if not names:
+            return ""
+        return f" for {names[0]}" if len(names) == 1 else f" for {names[0]} and {len(names) - 1} more"
+
+    def changes_mode(self, mode: Mode) -> bool:
+        """Would the GPU have to change between MIG and no MIG?"""
+        return self.gpu.mig != (mode == "mig")
+
+    def best_cut(self, names: tuple[str, ...]) -> Cut | None:
+        """The best slice here for a need that the profiles ``names`` would serve."""
+        if self.cutter is None:
+            return None
+        if names not in self._cuts:
+            self._cuts[names] = self.cutter.best(self.fixed, self.spare, self.reusable, names, self.gpu.pin is not None)
+        return self._cuts[names]
+
+    def open_for(self, mode: Mode) -> bool:
+        """Can the GPU still become ``mode``, whatever policy says about new services?"""
+        if self.mode is None:
+            return mode == "mig" or not self.fixed
+        return self.mode == mode and not (mode == "whole" and self.tenants)
+
+    def take_slice(self, owner: str, service: str, new: Slice) -> bool:
+        """Give a slice to a replica; False when it cannot be."""
+        if self.cutter is None or not self.open_for("mig") or (self.gpu.pin and new not in self.spare):
+            return False
+        added = self.cutter.add(self.fixed, self.spare, new)
+        if added is None:
+            return False
+        self.fixed, self.spare = added
+        self.reusable = tuple(one for one in self.reusable if one in self.spare)
+        self.mode = "mig"
+        self.owners[new] = owner
+        self._count(service)
+        return True
+
+    def take_whole(self, owner: str, service: str) -> None:
+        """Give the GPU as a whole to a replica; ``open_for`` is asked before, of all GPUs of the replica."""
+        self.mode = "whole"
+        self.tenants.append(owner)
+        self._count(service)
+
+    def take_share(self, owner: str, service: str, memory_mib: int, compute: float) -> bool:
+        """Give a share to a replica; False when the GPU is something else. Whether it is full is asked before (``shared_refusal``)."""
+        if not self.open_for("shared"):
+            return False
+        self.mode = "shared"
+        self.tenants.append(owner)
+        self.memory_free -= memory_mib
+        self.compute_free = round(self.compute_free - compute, 6)
+        self._count(service)
+        return True
+
+    def shared_refusal(self, memory_mib: int, compute: float) -> str | None:
+        """Why one more sharer does not fit."""
+        if len(self.tenants) >= self.host.shared_max:
+            return f"full with {len(self.tenants)} sharers (fleet_shared_max)"
+        if memory_mib > self.memory_free:
+            return "without that much memory left to share"
+        if compute > self.compute_free:
+            return "without that much compute left to share"
+        return None
+
+    def _count(self, service: str) -> None:
+        self.replicas[service] = self.replicas.get(service, 0) + 1
+        self._cuts.clear()
+
+    def layout(self) -> GpuLayout | None:
+        """What the GPU is to be; None when no decision touches it."""
+        if self.mode is None or self.gpu.blocked is not None or (self.gpu.pin is None and not self.owners and not self.tenants):
+            return None
+        return GpuLayout(self.mode, tuple(sorted((*self.fixed, *self.spare))) if self.mode == "mig" else ())
+
+
+class HostState:
+    """One host: resources and ports that are left, and its GPUs by PCI address."""
+
+    def __init__(self, host: Host, gpus: Iterable[GpuState]) -> None:
+        self.host = host
+        self.gpus = sorted(gpus, key=lambda state: (state.gpu.pci, state.gpu.uuid))
+        self.by_uuid = {state.gpu.uuid: state for state in self.gpus}
+        self.free = host.capacity
+        self._port_set = frozenset(host.ports)
+        self.ports: dict[int, str] = {}
+        # What replicas that are still wanted hold by their last plan: while it is decided who stays, nobody else gets these.
+        self.claimed: dict[int, str] = {}
+        self.replicas: dict[str, int] = {}
+
+    def usable(self, uuids: Iterable[str]) -> tuple[GpuState, ...]:
+        """The GPUs of these names, if all are here and well; else none."""
+        states = [self.by_uuid.get(uuid) for uuid in uuids]
+        found = tuple(state for state in states if state is not None and state.gpu.blocked is None)
+        return found if len(found) == len(states) else ()
+
+    def port_refusal(self, port: int, replica: str, own: Set[int] = frozenset()) -> str | None:
+        """Why ``replica`` cannot have this port of the host. ``own``: what it had by its last plan; a listener there is itself."""
+        holder = self.ports.get(port) or self.claimed.get(port)
+        if holder is not None and holder != replica:
+            return f"port {port} is that of {holder}"
+        if port in self.host.listening and port not in own:
+            return f"port {port} is in use on the host"
+        return None
+
+    def choose_ports(self, need: Need, replica: str, before: Mapping[str, int], asked: frozenset[int]) -> dict[str, int] | str:
+        """A port for each that the service has, or why there is none.
+
+        ``before``: the ports of its last plan, if that was on this host. ``asked``: ports that some service asks for by number.
+        """
+        chosen: dict[str, int] = {}
+        own = frozenset(before.values())
+        by_number = {port for _name, port in need.ports if port is not None}
+        for name, wanted in need.ports:
+            port = wanted
+            if port is None:
+                old = before.get(name)
+                taken = by_number.union(chosen.values())
+                stays = old in self._port_set and old not in taken and old is not None and self.port_refusal(old, replica, own) is None
+                port = old if stays else self._free_port(replica, taken | own, asked)
+            if port is None:
+                return "no port is left (fleet_ports)"
+            refusal = self.port_refusal(port, replica, own)
+            if refusal is not None:
+                return refusal
+            chosen[name] = port
+        return chosen
+
+    def _free_port(self, replica: str, taken: Set[int], asked: frozenset[int]) -> int | None:
+        free = (port for port in self.host.ports if port not in taken and port not in asked)
+        return next((port for port in free if self.port_refusal(port, replica) is None), None)
+
+    def seat(self, need: Need, placement: Placement) -> None:
+        """Book what a replica takes besides its GPUs."""
+        self.free = self.free.less(need.resources)
+        self.ports.update({port: placement.name for _name, port in placement.ports})
+        self.replicas[need.service] = self.replicas.get(need.service, 0) + 1
+
+
+class Fleet:
+    """All hosts of a problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.cutters: dict[Geometry, Cutter] = {}
+        self.hosts: dict[str, HostState] = {}
+        for each in sorted(problem.hosts, key=lambda host: host.name):
+            self.hosts[each.name] = HostState(each, [GpuState(gpu, each, self._cutter(gpu)) for gpu in each.gpus])
+        wanted = {need.service: need.replicas for need in problem.needs}
+        for placement in sorted(problem.previous, key=lambda each: each.rank):
+            host = self.hosts.get(placement.host)
+            if host is not None and host.usable(placement.gpus) and placement.replica <= wanted.get(placement.service, 0):
+                for _name, port in placement.ports:
+                    host.claimed.setdefault(port, placement.name)
+        self.adopted = frozenset(
+            f"{need.service}-{number}" for need in problem.needs if need.adopted for number in range(1, need.replicas + 1)
+        )
+        self.asked = frozenset(port for need in problem.needs for _name, port in need.ports if port is not None)
+
+    def _cutter(self, gpu: Gpu) -> Cutter | None:
+        if gpu.geometry is None:
+            return None
+        if gpu.geometry not in self.cutters:
+            self.cutters[gpu.geometry] = Cutter(gpu.geometry)
+        return self.cutters[gpu.geometry]
