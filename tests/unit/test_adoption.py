@@ -28,13 +28,13 @@ def seat(
     owner = Owner(on, f"container {what}", service or what, **values)
     places = []
     for text in where:
-        number, _, one = text.partition(":")
+        number, _ignored, one = text.partition(":")
         places.append(Place(on, f"0000:0{number}:00.0", f"GPU-{on}-{number}", parse_slice(one) if one else None))
     return Seat(owner, mode or ("mig" if places[0].slice else "whole"), tuple(places), memory)
 
 
 def placed(service: str, where: str, replica: int = 1, on: str = "h1", mode: Mode = "mig", **ports: int) -> Placement:
-    number, _, one = where.partition(":")
+    number, _ignored, one = where.partition(":")
     gpus = tuple(f"GPU-{on}-{each}" for each in number.split(","))
     found = tuple(sorted((name.replace("_", "-"), port) for name, port in ports.items()))
     return Placement(service, replica, on, "mig" if one else mode, gpus, parse_slice(one) if one else None, found)

@@ -26,13 +26,13 @@ def selector(
     return {"devices": devices, "device_filter": list(filters), "mig": mig, "instances": instances, "source": source}
 
 
-def resolved(*selectors: t.Mapping[str, t.Any], boards: t.Sequence[Board] = HOST) -> dict[str, bool]:
-    return {wish["gpu"]: wish["mig"] for wish in resolve_selectors(boards, selectors)}
+def resolved(*selectors: t.Mapping[str, t.Any], boards: t.Sequence[Board] | None = None) -> dict[str, bool]:
+    return {wish["gpu"]: wish["mig"] for wish in resolve_selectors(HOST if boards is None else boards, selectors)}
 
 
-def refusal(*selectors: t.Mapping[str, t.Any], boards: t.Sequence[Board] = HOST) -> str:
+def refusal(*selectors: t.Mapping[str, t.Any], boards: t.Sequence[Board] | None = None) -> str:
     with pytest.raises(FleetError) as caught:
-        resolve_selectors(boards, selectors)
+        resolve_selectors(HOST if boards is None else boards, selectors)
     return str(caught.value)
 
 

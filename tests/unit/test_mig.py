@@ -47,13 +47,13 @@ def gpu(
         if isinstance(one, Standing):
             standing.append(one)
         else:
-            profile, _, start = one.partition("@")
+            profile, _ignored, start = one.partition("@")
             standing.append(Standing(Slice(int(start), profile), FULL))
     return Gpu("GPU-a", "0000:07:00.0", "NVIDIA A100-SXM4-80GB", mode, resetless, geometry, tuple(standing), holders, openers)
 
 
 def held(text: str, *holders: str, compute: tuple[int, ...] = FULL) -> Standing:
-    profile, _, start = text.partition("@")
+    profile, _ignored, start = text.partition("@")
     return Standing(Slice(int(start), profile), compute, holders)
 
 

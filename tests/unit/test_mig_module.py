@@ -1,109 +1,21 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Module mig on simulated GPUs below the real pynvml: what it changes, what it leaves alone, what it says, how it goes back."""
+"""Module mig on simulated GPUs below the real pynvml: what it changes, what it leaves alone, what it refuses."""
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.fleet.plugins.module_utils import lease, mig_run
-from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.module_utils.mig_run import base_lines
+from ansible_collections.gpuops.fleet.plugins.module_utils import mig_run
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
+from mig_world import A100, H100, KNOWN_AFTER_APPLY, L40S, WAITS, World, smi
 
 if t.TYPE_CHECKING:
-    from conftest import FleetHost, MakeHost, RunModule
-
-H100, A100, L40S = "h100-80gb", "a100-80gb", "l40s-48gb"
-WAITS = "it waits for a reset of the GPU"
-KNOWN_AFTER_APPLY = "(known after apply)"
-
-
-class World:
-    """One simulated host and the module on it."""
-
-    def __init__(self, host: FleetHost, run_module: RunModule, where: Path) -> None:
-        self.host, self._run, self.where = host, run_module, where
-        self.state_dir = where / "state"
-        self.uuids = [gpu["uuid"] for gpu in self.show()]
-        self.pcis = [gpu["pci"] for gpu in self.show()]
-
-    def show(self) -> list[dict[str, t.Any]]:
-        return list(self.host.simctl("show", "--json")["gpus"])
-
-    def slices(self, number: int) -> list[str]:
-        return sorted(f"{one['profile']}@{one['start']}" for one in self.show()[number]["mig"]["instances"])
-
-    def mutations(self) -> list[tuple[str, str]]:
-        """(call, GPU) of every change so far that came through NVML."""
-        return [
-            (entry["call"], entry["args"].get("gpu", "")) for entry in self.host.calls(mutations=True) if entry["call"].startswith("nvml")
-        ]
-
-    def mig(self, *layout: t.Any, check: bool = False, **more: t.Any) -> dict[str, t.Any]:
-        args = {"layout": [_entry(one) for one in layout], "state_dir": str(self.state_dir), **more}
-        return self._run("mig", args, check=check, diff=True)
-
-    def done(self, *layout: t.Any, **more: t.Any) -> list[str]:
-        """Run it for real, prove that check mode said the same before and a second run finds nothing to do; the steps."""
-        predicted = self.mig(*layout, check=True, **more)
-        before = self.mutations()
-        assert not predicted["failed"], predicted
-        result = self.mig(*layout, **more)
-        assert not result["failed"], result
-        for key in ("changed", "steps", "diff", "pending", "reset_required", "reboot_required"):
-            assert predicted[key] == result[key], key
-        assert _without_uuids(predicted) == _without_uuids(result)
-        assert result["changed"] is bool(result["steps"])
-        assert (len(self.mutations()) > len(before)) is result["changed"]
-        after = self.mutations()
-        again = self.mig(*layout, **more)
-        assert (again["failed"], again["changed"], again["steps"], again["pending"]) == (False, False, [], result["pending"])
-        assert again["diff"]["before"] == again["diff"]["after"] == result["diff"]["after"]
-        assert self.mutations() == after
-        return list(result["steps"])
-
-    def refused(self, *layout: t.Any, **more: t.Any) -> str:
-        """The message, the same in check mode; nothing is changed."""
-        before, state = self.mutations(), self.show()
-        predicted, result = self.mig(*layout, check=True, **more), self.mig(*layout, **more)
-        assert predicted["failed"]
-        assert result["failed"]
-        assert predicted["msg"] == result["msg"]
-        assert "\n" not in result["msg"]
-        assert (self.mutations(), self.show()) == (before, state)
-        return str(result["msg"])
-
-    def hold(self, gpu: int, *where: str, pid: int = 4242) -> None:
-        self.host.simctl("hold", "--gpu", str(gpu), "--pid", str(pid), *where)
-
-    def journal(self) -> dict[str, t.Any]:
-        return dict(json.loads((self.state_dir / "mig-journal.json").read_text()))
-
-
-def _entry(one: t.Any) -> dict[str, t.Any]:
-    """(gpu, '1g.10gb', '1g.10gb@4', ...) or (gpu, None) for no MIG, or a dict as it is."""
-    if isinstance(one, dict):
-        return one
-    gpu, *slices = one
-    if slices == [None]:
-        return {"gpu": gpu, "mig": False}
-    instances = []
-    for text in slices:
-        profile, at, start = text.partition("@")
-        instances.append({"profile": profile, "start": int(start)} if at else {"profile": profile})
-    return {"gpu": gpu, "instances": instances}
-
-
-def _without_uuids(result: dict[str, t.Any]) -> list[dict[str, t.Any]]:
-    return [dict(gpu, instances=[(one["profile"], one["start"]) for one in gpu["instances"]]) for gpu in result["layout"]]
+    from conftest import MakeHost, RunModule
 
 
 @pytest.fixture
@@ -245,17 +157,11 @@ def test_other_boards_are_cut_as_their_driver_says(world: t.Callable[..., World]
         geometry = nvml.geometry(nvml.find(gpu))
     assert geometry is not None
     small = min((one for one in geometry.profiles if "+" not in one.name and "-" not in one.name), key=lambda one: (one.slices, one.size))
-    fleet.done((gpu, *[small.name] * small.max), reset=True, nvidia_smi=_smi(fleet))
+    fleet.done((gpu, *[small.name] * small.max), reset=True, nvidia_smi=smi(fleet))
     assert fleet.slices(0) == sorted(f"{small.name}@{start}" for start in small.starts)
 
 
 # A mode that waits
-
-
-def _smi(fleet: World) -> str:
-    return next(
-        str(Path(folder) / "nvidia-smi") for folder in fleet.host.env["PATH"].split(os.pathsep) if (Path(folder) / "nvidia-smi").exists()
-    )
 
 
 def test_a_mode_that_waits_is_pending_and_no_slice_is_made(world: t.Callable[..., World]) -> None:
@@ -291,7 +197,7 @@ def test_a_switch_on_that_waits_is_withdrawn(world: t.Callable[..., World]) -> N
 def test_with_reset_exactly_the_pending_gpu_is_reset_and_the_run_goes_on(world: t.Callable[..., World]) -> None:
     fleet = world(f"{A100}:2")
     one, two = fleet.uuids
-    steps = fleet.done((two, "1g.10gb"), reset=True, nvidia_smi=_smi(fleet))
+    steps = fleet.done((two, "1g.10gb"), reset=True, nvidia_smi=smi(fleet))
     assert steps == [
         f"{two}: switch MIG on",
         f"{two}: reset the GPU at {fleet.pcis[1]} (nvidia-smi -r)",
@@ -299,7 +205,7 @@ def test_with_reset_exactly_the_pending_gpu_is_reset_and_the_run_goes_on(world: 
     ]
     assert fleet.slices(1) == ["1g.10gb@0"]
     assert one not in {gpu for _call, gpu in fleet.mutations()}
-    assert fleet.done((two, None), reset=True, nvidia_smi=_smi(fleet)) == [
+    assert fleet.done((two, None), reset=True, nvidia_smi=smi(fleet)) == [
         f"{two}: destroy 1g.10gb at memory slice 0",
         f"{two}: switch MIG off",
         f"{two}: reset the GPU at {fleet.pcis[1]} (nvidia-smi -r)",
@@ -323,11 +229,11 @@ def test_a_reset_that_fails_is_told_in_its_own_words_and_the_switch_is_withdrawn
 ) -> None:
     fleet = world(A100)
     (gpu,) = fleet.uuids
-    smi = fleet.where / "nvidia-smi"
+    wrapper = fleet.where / "nvidia-smi"
     if program is not None:
-        smi.write_text(program)
-        smi.chmod(0o755)
-    result = fleet.mig((gpu, "1g.10gb"), reset=True, nvidia_smi=str(smi))
+        wrapper.write_text(program)
+        wrapper.chmod(0o755)
+    result = fleet.mig((gpu, "1g.10gb"), reset=True, nvidia_smi=str(wrapper))
     assert result["failed"]
     assert result["msg"] == (
         f"step 2 failed: {gpu}: reset the GPU at {fleet.pcis[0]} (nvidia-smi -r): "
@@ -349,11 +255,11 @@ def test_a_switch_that_waits_against_expectation_is_pending_with_the_drivers_rea
 
 def test_a_reset_that_hangs_is_given_up(world: t.Callable[..., World], monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = world(A100)
-    smi = fleet.where / "nvidia-smi"
-    smi.write_text("#!/bin/sh\nexec sleep 30\n")
-    smi.chmod(0o755)
+    wrapper = fleet.where / "nvidia-smi"
+    wrapper.write_text("#!/bin/sh\nexec sleep 30\n")
+    wrapper.chmod(0o755)
     monkeypatch.setattr(mig_run, "RESET_SECONDS", 0.3)
-    result = fleet.mig((fleet.uuids[0], "1g.10gb"), reset=True, nvidia_smi=str(smi))
+    result = fleet.mig((fleet.uuids[0], "1g.10gb"), reset=True, nvidia_smi=str(wrapper))
     assert "did not bring the mode into force: no end after 0.3 s; the layout from before was put back" in result["msg"]
 
 
@@ -533,226 +439,3 @@ def test_a_bad_wish_is_refused_by_field(world: t.Callable[..., World], run_modul
     assert result["failed"]
     assert words in result["msg"]
     assert fleet.mutations() == []
-
-
-# Failing and going back
-
-
-def test_a_step_that_fails_brings_the_old_layout_back(world: t.Callable[..., World]) -> None:
-    fleet = world(f"{H100}:2")
-    one, two = fleet.uuids
-    fleet.mig((one, "1g.10gb@0", "2g.20gb@2"), (two, "7g.80gb"))
-    before = fleet.show()
-    fleet.host.simctl("fail", "--call", "nvmlDeviceCreateGpuInstanceWithPlacement", "--nth", "2", "--error", "INSUFFICIENT_RESOURCES")
-    result = fleet.mig((one, "3g.40gb@0"), (two, "3g.40gb@4"))
-    assert result["failed"]
-    assert result["msg"] == (
-        f"step 5 failed: {two}: create 3g.40gb at memory slice 4: NVML_ERROR_INSUFFICIENT_RESOURCES (Insufficient Resources) "
-        "from nvmlDeviceCreateGpuInstanceWithPlacement; the layout from before was put back"
-    )
-    assert [(fleet.slices(0), fleet.slices(1))] == [(["1g.10gb@0", "2g.20gb@2"], ["7g.80gb@0"])]
-    assert [gpu["mig"]["current"] for gpu in fleet.show()] == [gpu["mig"]["current"] for gpu in before]
-    closed = fleet.journal()
-    assert closed["state"] == "closed"
-    assert closed["outcome"].endswith("; the layout from before was put back")
-    assert closed["before"] == {
-        one: {"mig": True, "pending": True, "instances": [{"slice": "1g.10gb@0", "compute": [0]}, {"slice": "2g.20gb@2", "compute": [1]}]},
-        two: {"mig": True, "pending": True, "instances": [{"slice": "7g.80gb@0", "compute": [4]}]},
-    }
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        "nvmlGpuInstanceCreateComputeInstance",
-        "nvmlComputeInstanceDestroy",
-        "nvmlGpuInstanceDestroy",
-        "nvmlDeviceCreateGpuInstanceWithPlacement",
-    ],
-)
-@pytest.mark.parametrize("nth", [1, 2])
-def test_whatever_call_fails_the_slices_are_there_again_and_usable(world: t.Callable[..., World], call: str, nth: int) -> None:
-    fleet = world(H100)
-    (gpu,) = fleet.uuids
-    fleet.mig((gpu, "1g.10gb@0", "1g.10gb@1", "2g.20gb@2"))
-    fleet.host.simctl("fail", "--call", call, "--nth", str(nth), "--error", "UNKNOWN")
-    result = fleet.mig((gpu, "1g.10gb@6", "3g.40gb@0"))
-    assert result["failed"]
-    assert "NVML_ERROR_UNKNOWN" in result["msg"]
-    assert result["msg"].endswith("; the layout from before was put back")
-    assert fleet.slices(0) == ["1g.10gb@0", "1g.10gb@1", "2g.20gb@2"]
-    assert all(one["ci"] for one in fleet.show()[0]["mig"]["instances"])
-    assert fleet.done((gpu, "1g.10gb@0", "1g.10gb@1", "2g.20gb@2")) == []
-
-
-def test_going_back_leaves_a_useless_instance_useless_and_a_smaller_one_small(world: t.Callable[..., World]) -> None:
-    fleet = world(H100)
-    (gpu,) = fleet.uuids
-    fleet.mig((gpu,))
-    with Nvml() as nvml:
-        nvml.create_gpu_instance(nvml.find(gpu), 19, 6, 1)
-        cut = nvml.create_gpu_instance(nvml.find(gpu), 14, 0, 2)
-        for _ in range(2):
-            nvml.create_compute_instance(cut, nvml.compute_profiles(cut)[0])
-    before = fleet.show()[0]["mig"]["instances"]
-    assert sorted(len(one["ci"]) for one in before) == [0, 2]
-    fleet.host.simctl("fail", "--call", "nvmlGpuInstanceCreateComputeInstance", "--nth", "2", "--error", "UNKNOWN")
-    assert fleet.mig((gpu, "1g.10gb@6", "3g.40gb@0"))["failed"]
-    assert fleet.show()[0]["mig"]["instances"] == before
-
-
-def test_the_mode_goes_back_too(world: t.Callable[..., World]) -> None:
-    fleet = world(H100)
-    fleet.host.simctl("fail", "--call", "nvmlDeviceCreateGpuInstanceWithPlacement", "--nth", "2", "--error", "UNKNOWN")
-    result = fleet.mig((fleet.uuids[0], "1g.10gb", "1g.10gb"))
-    assert result["msg"].endswith("; the layout from before was put back")
-    assert (fleet.show()[0]["mig"]["current"], fleet.slices(0)) == (False, [])
-
-
-def test_when_the_way_back_is_closed_too_both_are_said(world: t.Callable[..., World]) -> None:
-    fleet = world(f"{H100}:2")
-    one, two = fleet.uuids
-    fleet.mig((one, "1g.10gb@0"), (two, "1g.10gb@0"))
-    fleet.host.simctl("fail", "--call", "nvmlDeviceCreateGpuInstanceWithPlacement", "--error", "UNKNOWN", "--always")
-    result = fleet.mig((one, "1g.10gb@1"), (two, "1g.10gb@1"))
-    reason = "NVML_ERROR_UNKNOWN (Unknown Error) from nvmlDeviceCreateGpuInstanceWithPlacement"
-    assert result["msg"] == (
-        f"step 2 failed: {one}: create 1g.10gb at memory slice 1: {reason}; "
-        f"GPU {one} could not be put back: step 1 failed: {one}: create 1g.10gb at memory slice 0: {reason}"
-    )
-    assert fleet.slices(1) == ["1g.10gb@0"]
-    fleet.host.simctl("fail", "--clear")
-    assert fleet.done((one, "1g.10gb@1"), (two, "1g.10gb@1"))[0] == f"{one}: create 1g.10gb at memory slice 1"
-
-
-def test_nobody_but_root_changes_anything(world: t.Callable[..., World]) -> None:
-    fleet = world(H100)
-    fleet.host.simctl("set", "permission", "denied")
-    result = fleet.mig((fleet.uuids[0], "1g.10gb"))
-    assert result["failed"]
-    assert "NVML_ERROR_NO_PERMISSION" in result["msg"]
-    assert fleet.mutations() == []
-
-
-# Dying
-
-
-def _kill_and_repair(fleet: World, wish: list[t.Any], number: int, *before: str) -> dict[str, t.Any]:
-    fleet.host.simctl("kill", "--mutation", str(number), *before)
-    args = {"layout": [_entry(one) for one in wish], "state_dir": str(fleet.state_dir)}
-    code = "from ansible_collections.gpuops.fleet.plugins.modules import mig; mig.main()"
-    dead = subprocess.run(
-        [sys.executable, "-c", code],
-        input=json.dumps({"ANSIBLE_MODULE_ARGS": args}),
-        env={**fleet.host.env, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert dead.returncode == -9, dead.stdout + dead.stderr
-    assert fleet.journal()["state"] == "open"
-    fleet.host.simctl("kill", "--clear")
-    return fleet.mig(*wish)
-
-
-@pytest.mark.parametrize("before", [(), ("--before",)])
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 6])
-def test_the_next_run_repairs_what_a_dead_one_left(world: t.Callable[..., World], number: int, before: tuple[str, ...]) -> None:
-    fleet = world(H100)
-    (gpu,) = fleet.uuids
-    fleet.mig((gpu, "1g.10gb@5", "2g.20gb@2"))
-    wish = [(gpu, "1g.10gb@5", "1g.10gb@0", "1g.10gb@1")]
-    first = len(fleet.mutations())
-    result = _kill_and_repair(fleet, wish, number, *before)
-    assert not result["failed"], result
-    assert fleet.slices(0) == ["1g.10gb@0", "1g.10gb@1", "1g.10gb@5"]
-    assert all(one["ci"] for one in fleet.show()[0]["mig"]["instances"])
-    destroyed = [call for call, _gpu in fleet.mutations()[first:] if call == "nvmlGpuInstanceDestroy"]
-    assert len(destroyed) == 1, "a slice that was wished went"
-    assert result["notes"] == [
-        "an earlier change did not come to its end; it had 3 steps: "
-        f"{gpu}: destroy 2g.20gb at memory slice 2; {gpu}: create 1g.10gb at memory slice 0; {gpu}: create 1g.10gb at memory slice 1"
-    ]
-    assert result["notes"][0] in str(result["warnings"])
-    assert fleet.journal()["state"] == "closed"
-    assert fleet.mig(*wish)["notes"] == []
-
-
-# Selectors, lease, lock, plan
-
-
-def test_entries_of_a_layout_file_find_their_gpus_on_the_host(world: t.Callable[..., World]) -> None:
-    fleet = world(f"{H100}:2", L40S)
-    entry = {"devices": "all", "device_filter": [], "mig": True, "instances": [{"profile": "1g.10gb", "count": 2}], "source": "mig.yaml:3"}
-    steps = fleet.done(selectors=[entry])
-    create = [f"create 1g.10gb at memory slice {start}" for start in (0, 1)]
-    assert steps == [f"{uuid}: {what}" for uuid in fleet.uuids[:2] for what in ("switch MIG on", *create)]
-    other = {**entry, "devices": [2], "source": "mig.yaml:9"}
-    assert fleet.refused(selectors=[other]).startswith(f"mig.yaml:9: devices: GPU 2 ({fleet.uuids[2]}) has no MIG")
-
-
-def test_a_lost_gpu_is_passed_over_by_all(world: t.Callable[..., World]) -> None:
-    fleet = world(f"{H100}:2")
-    fleet.host.simctl("lose", "--gpu", "0")
-    entry = {"devices": "all", "device_filter": [], "mig": True, "instances": [], "source": "mig.yaml:3"}
-    assert fleet.done(selectors=[entry]) == [f"{fleet.uuids[1]}: switch MIG on"]
-
-
-def test_a_host_that_another_holds_is_not_changed(world: t.Callable[..., World]) -> None:
-    fleet = world(H100)
-    mine, _over = lease.acquire(fleet.state_dir, "alice", "drain", 600)
-    result = fleet.mig((fleet.uuids[0], "1g.10gb"))
-    assert result["failed"]
-    assert result["msg"].startswith("this host is held by alice (drain), for ")
-    wrong = fleet.mig((fleet.uuids[0], "1g.10gb"), lease="f" * 32)
-    assert wrong["msg"].startswith("the lease on this host was lost to alice (drain), for ")
-    assert fleet.mutations() == []
-    assert not fleet.mig((fleet.uuids[0], "1g.10gb"), check=True)["failed"]
-    assert not fleet.mig((fleet.uuids[0], "1g.10gb"), lease=mine.token)["failed"]
-
-
-def test_a_lease_that_is_lost_in_the_middle_stops_the_run_and_nothing_more_is_changed(world: t.Callable[..., World]) -> None:
-    fleet = world(A100)
-    mine, _over = lease.acquire(fleet.state_dir, "alice", "apply", 600)
-    # the reset gives the moment between two steps in which somebody takes the lease away
-    smi = fleet.where / "nvidia-smi"
-    smi.write_text(f'#!/bin/sh\nrm {fleet.state_dir}/lease.json\nexec {_smi(fleet)} "$@"\n')
-    smi.chmod(0o755)
-    result = fleet.mig((fleet.uuids[0], "1g.10gb"), reset=True, nvidia_smi=str(smi), lease=mine.token)
-    assert result["msg"] == "the lease on this host ran out or was released; nothing more is changed"
-    assert (fleet.show()[0]["mig"]["current"], fleet.slices(0)) == (True, [])
-    assert fleet.journal()["outcome"] == f"stopped: {result['msg']}"
-
-
-def test_two_runs_do_not_change_one_host_at_once(world: t.Callable[..., World]) -> None:
-    fleet = world(H100)
-    with lease.exclusive(fleet.state_dir, "mig"):
-        result = fleet.mig((fleet.uuids[0], "1g.10gb"))
-        assert result["msg"] == f"another process holds {fleet.state_dir / 'mig.lock'} at this moment; run again when it has ended"
-        assert fleet.mutations() == []
-        assert not fleet.mig((fleet.uuids[0], None))["failed"]
-
-
-def test_nothing_is_written_in_check_mode_or_when_nothing_changes(world: t.Callable[..., World]) -> None:
-    fleet = world(H100)
-    fleet.mig((fleet.uuids[0], "1g.10gb"), check=True)
-    fleet.mig((fleet.uuids[0], None))
-    assert not fleet.state_dir.exists()
-
-
-def test_a_plan_sees_the_gpus_as_they_are(world: t.Callable[..., World]) -> None:
-    fleet = world(f"{H100}:2", L40S)
-    fleet.mig((fleet.uuids[0], "1g.10gb@2", "3g.40gb@4"))
-    missing = "GPU-00000000-0000-0000-0000-000000000000"
-    assert base_lines([*fleet.uuids, missing]) == {
-        fleet.uuids[0]: {"gpu": fleet.uuids[0], "mig": True, "instances": ["1g.10gb@2", "3g.40gb@4"]},
-        fleet.uuids[1]: {"gpu": fleet.uuids[1], "mig": False, "instances": []},
-        fleet.uuids[2]: {"gpu": fleet.uuids[2], "mig": False, "instances": []},
-    }
-    fleet.host.simctl("fail", "--call", "nvmlDeviceGetHandleByUUID", "--error", "UNKNOWN", "--always")
-    with pytest.raises(FleetError, match=rf"^GPU {fleet.uuids[0]} does not answer: NVML_ERROR_UNKNOWN "):
-        base_lines(fleet.uuids)
-
-
-def test_no_gpu_in_a_plan_asks_no_driver() -> None:
-    assert base_lines([]) == {}

@@ -41,7 +41,8 @@ CHAT: dict[str, t.Any] = {
 }
 
 
-def plan(serial: int = 3, layout: t.Any = LAYOUT, services: t.Any = (OCR,), base: t.Any = (OFF,)) -> dict[str, t.Any]:
+def plan(serial: int = 3, layout: t.Any = None, services: t.Any = (OCR,), base: t.Any = (OFF,)) -> dict[str, t.Any]:
+    layout = LAYOUT if layout is None else layout
     return {
         "plan": 1,
         "host": "gpu-1",

@@ -186,8 +186,8 @@ def test_every_gpu_is_drawn_in_proportion_with_stranded_memory_named() -> None:
     cards = it.all("article", class_="gpu")
     assert len(cards) == 9
     first = [one for one in it.elements if cards[0] in one["parents"]]
-    bar = next(one for one in first if one["attrs"].get("class") == "bar")
-    parts = [one for one in first if one["tag"] == "li" and bar in one["parents"]]
+    strip = next(one for one in first if one["attrs"].get("class") == "bar")
+    parts = [one for one in first if one["tag"] == "li" and strip in one["parents"]]
     assert [one["attrs"]["style"] for one in parts] == [f"left:{12.5 * n:.4f}%;width:12.5000%" for n in range(8)]
     assert parts[0]["attrs"]["title"] == "receipt-ocr-1, team claims, 1g.10gb@0, 9,856 MiB, 1 compute slice, 14 SMs"
     assert "stranded" in parts[7]["attrs"]["class"].split()

@@ -152,7 +152,7 @@ def test_board_without_mig_refuses_every_mig_question(fleet_host: Hosts, board: 
 def fill(board_profile: int, index: int = 0) -> list[tuple[int, int]]:
     handle = enable_mig(index)
     count = pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(handle, board_profile)
-    return [where(create(handle, board_profile))[:2] for _ in range(count)]
+    return [where(create(handle, board_profile))[:2] for _ignored in range(count)]
 
 
 @pytest.mark.parametrize(

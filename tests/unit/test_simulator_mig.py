@@ -475,7 +475,7 @@ def test_placement_order_can_be_chosen(fleet_host: Hosts) -> None:
     for order, starts in (("ascending", [0, 1, 2]), ("descending", [6, 5, 4])):
         host.simctl("set", "placement-order", order)
         with nvml_open():
-            made = [create(gpu(), 19) for _ in range(3)]
+            made = [create(gpu(), 19) for _ignored in range(3)]
             assert [where(one)[1] for one in made] == starts
             for one in made:
                 pynvml.nvmlGpuInstanceDestroy(one)

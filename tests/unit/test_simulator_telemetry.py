@@ -350,7 +350,7 @@ def test_wait_for_an_event_ends_with_a_timeout_and_blocks_nobody(fleet_host: Hos
         results: list[str | None] = []
         thread = threading.Thread(target=lambda: results.append(refusal(pynvml.nvmlEventSetWait_v2, events, 300)))
         thread.start()
-        for _ in range(50):
+        for _ignored in range(50):
             pynvml.nvmlDeviceGetName(gpu())
         assert time.monotonic() - started < 0.3
         thread.join()

@@ -66,7 +66,7 @@ def work(seed: int, seconds: float) -> int:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         with nvml_open():
-            for _ in range(40):
+            for _ignored in range(40):
                 changes += attempt(choose, gpu(choose.randrange(2)))
                 time.sleep(0.0005)  # two cores serve eight workers and whoever else tests
     return changes
@@ -158,13 +158,13 @@ def test_forked_child_and_its_parent_do_not_share_a_lock(fleet_host: Hosts) -> N
         handle = enable_mig()
         child = os.fork()
         if child == 0:
-            for _ in range(150):
+            for _ignored in range(150):
                 refusal(create, handle, 19)
                 for number in range(7, 14):
                     if refusal(pynvml.nvmlDeviceGetGpuInstanceById, handle, number) is None:
                         refusal(pynvml.nvmlGpuInstanceDestroy, pynvml.nvmlDeviceGetGpuInstanceById(handle, number))
             os._exit(0)
-        for _ in range(300):
+        for _ignored in range(300):
             refusal(create, handle, 19)
         assert os.waitpid(child, 0)[1] == 0
     records = host.calls(mutations=True)
@@ -264,7 +264,7 @@ def test_fault_hits_the_nth_call_and_so_many_after_it(fleet_host: Hosts) -> None
     host = fleet_host("h100-80gb")
     host.simctl("fail", "--call", "nvmlDeviceGetPowerUsage", "--nth", "2", "--error", "TIMEOUT", "--times", "2")
     with nvml_open():
-        assert [refusal(pynvml.nvmlDeviceGetPowerUsage, gpu()) for _ in range(5)] == [None, "TIMEOUT", "TIMEOUT", None, None]
+        assert [refusal(pynvml.nvmlDeviceGetPowerUsage, gpu()) for _ignored in range(5)] == [None, "TIMEOUT", "TIMEOUT", None, None]
 
 
 def test_fault_always_lasts_until_it_is_cleared(fleet_host: Hosts) -> None:
@@ -273,7 +273,7 @@ def test_fault_always_lasts_until_it_is_cleared(fleet_host: Hosts) -> None:
     host.simctl("fail", "--call", "nvmlDeviceGetCount", "--error", "UNKNOWN", "--always")
     with nvml_open():
         handle = enable_mig()
-        assert [refusal(create, handle, 19) for _ in range(3)] == ["INSUFFICIENT_RESOURCES"] * 3
+        assert [refusal(create, handle, 19) for _ignored in range(3)] == ["INSUFFICIENT_RESOURCES"] * 3
         assert refusal(pynvml.nvmlDeviceGetCount) == "UNKNOWN"  # pynvml calls nvmlDeviceGetCount_v2
     assert host.simctl("show", "--json")["gpus"][0]["mig"]["instances"] == []
     host.simctl("fail", "--clear", "--call", "nvmlDeviceCreateGpuInstance")
@@ -336,7 +336,7 @@ def test_log_is_switched_off_and_emptied_only_by_simctl(fleet_host: Hosts) -> No
 def test_writing_what_is_there_already_is_no_change(fleet_host: Hosts) -> None:
     host = fleet_host("h100-80gb")
     with nvml_open():
-        for _ in range(2):
+        for _ignored in range(2):
             pynvml.nvmlDeviceSetMigMode(gpu(), 1)
             pynvml.nvmlDeviceSetPersistenceMode(gpu(), 1)
             pynvml.nvmlDeviceSetPowerManagementLimit(gpu(), 300000)
@@ -348,7 +348,7 @@ def test_reads_are_cheap(fleet_host: Hosts) -> None:
     with nvml_open():
         handle = gpu(7)
         started = time.process_time()
-        for _ in range(3000):
+        for _ignored in range(3000):
             pynvml.nvmlDeviceGetPowerUsage(handle)
         assert time.process_time() - started < 1.0
 

@@ -1,0 +1,279 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""An independent judge of plans: it reads a problem and a solution as plain data and shares no code with the planner.
+
+Every rule is written out once more, in the plainest way, so that a mistake would have to be made twice to pass.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import typing as t
+
+WANTED_MODE = {"slice": "mig", "exclusive": "whole", "shared": "shared"}
+
+
+def complaints(problem: t.Any, solution: t.Any) -> list[str]:
+    """Everything that is wrong with a solution, one line each; [] for a right one."""
+    judge = _Judge(problem, solution)
+    judge.check_replicas()
+    judge.check_devices()
+    judge.check_layouts()
+    judge.check_hosts()
+    judge.check_unplaced()
+    return judge.wrong
+
+
+class _Judge:
+    def __init__(self, problem: t.Any, solution: t.Any) -> None:
+        self.problem = problem
+        self.solution = solution
+        self.wrong: list[str] = []
+        self.hosts = {host.name: host for host in problem.hosts}
+        self.gpus = {(host.name, gpu.uuid): gpu for host in problem.hosts for gpu in host.gpus}
+        self.needs = {need.service: need for need in problem.needs}
+        self.before: dict[tuple[str, int], list[t.Any]] = {}
+        for place in problem.previous:
+            self.before.setdefault((place.service, place.replica), []).append(place)
+        self.here = [place for place in solution.placements if place.host in self.hosts]
+
+    def say(self, place: t.Any, text: str) -> None:
+        self.wrong.append(f"{place.service}-{place.replica}: {text}")
+
+    def kept(self, place: t.Any) -> bool:
+        old = self.before.get((place.service, place.replica), [])
+        return any((each.host, each.mode, each.gpus, each.slice) == (place.host, place.mode, place.gpus, place.slice) for each in old)
+
+    # Each replica is placed once or named as unplaced once; nothing else is.
+
+    def check_replicas(self) -> None:
+        named = [(each.service, each.replica) for each in (*self.solution.placements, *self.solution.unplaced)]
+        wanted = [(need.service, number) for need in self.problem.needs for number in range(1, need.replicas + 1)]
+        if sorted(named) != sorted(wanted):
+            self.wrong.append(f"replicas {sorted(named)} are not those wanted {sorted(wanted)}")
+        for place in self.solution.placements:
+            if place.host not in self.hosts and not self.kept(place):
+                self.say(place, "was put on a host that is not here")
+
+    # What each replica gets is what it asked for, and nobody else has it.
+
+    def check_devices(self) -> None:
+        for place in self.here:
+            need = self.needs[place.service]
+            if need.adopted:
+                if not self.kept(place):
+                    self.say(place, "is adopted and was moved")
+                continue
+            if place.mode != WANTED_MODE[need.isolation] or len(place.gpus) != need.count or len(set(place.gpus)) != len(place.gpus):
+                self.say(place, "has another kind or number of devices than asked for")
+            if need.environment != self.hosts[place.host].environment:
+                self.say(place, "is in another environment")
+            for uuid in place.gpus:
+                self._check_gpu(place, need, self.gpus[(place.host, uuid)])
+        for one, other in itertools.combinations(self.here, 2):
+            if one.host == other.host and set(one.gpus) & set(other.gpus):
+                same_slice = one.mode == other.mode == "mig" and one.slice == other.slice
+                if same_slice or one.mode != other.mode or one.mode == "whole":
+                    self.say(one, f"shares what it should not with {other.service}-{other.replica}")
+
+    def _check_gpu(self, place: t.Any, need: t.Any, gpu: t.Any) -> None:
+        host = self.hosts[place.host]
+        if gpu.blocked:
+            self.say(place, "is on a GPU that cannot be used")
+        if gpu.cordoned and not self.kept(place):
+            self.say(place, "was put on a cordoned GPU")
+        if not gpu.pin and place.mode not in host.modes:
+            self.say(place, "is in a mode that the host does not allow")
+        if gpu.pin and (gpu.pin.mode != place.mode or (place.slice and place.slice not in gpu.pin.slices)):
+            self.say(place, "is against the pinned layout")
+        if not wanted_board(gpu.board, need):
+            self.say(place, f"is on board {gpu.board}")
+        if place.mode == "mig":
+            profile = {each.name: each for each in gpu.geometry.profiles}[place.slice.profile]
+            most = max(each.sm for each in gpu.geometry.profiles)
+            if profile.memory_mib < need.memory_mib or profile.sm < (need.compute or 0) * most:
+                self.say(place, f"needs more than {profile.name}")
+            if need.profile and not same_profile(profile.name, need.profile):
+                self.say(place, f"asked for {need.profile} and has {profile.name}")
+        elif gpu.memory_mib < need.memory_mib:
+            self.say(place, "needs more memory than the GPU has")
+
+    # The layouts are possible, hold every slice that is given away or held, and touch nothing else.
+
+    def check_layouts(self) -> None:
+        touched = {(place.host, uuid) for place in self.here for uuid in place.gpus} | {
+            key for key, gpu in self.gpus.items() if gpu.pin and not gpu.blocked
+        }
+        if touched != set(self.solution.layouts):
+            self.wrong.append(f"layouts are given for {sorted(self.solution.layouts)} and needed for {sorted(touched)}")
+        for key, layout in self.solution.layouts.items():
+            gpu = self.gpus[key]
+            owned = [place for place in self.here if place.host == key[0] and gpu.uuid in place.gpus]
+            if any(place.mode != layout.mode for place in owned):
+                self.wrong.append(f"{key}: the layout has mode {layout.mode}")
+            if layout.mode != "mig":
+                if layout.slices:
+                    self.wrong.append(f"{key}: slices without MIG")
+                continue
+            if why := impossible(gpu.geometry, layout.slices):
+                self.wrong.append(f"{key}: {why}")
+            needed = {place.slice for place in owned}
+            if not gpu.pin:
+                needed |= {each.slice for each in gpu.instances if each.outsiders}
+                if any(one not in needed and one not in {each.slice for each in gpu.instances} for one in layout.slices):
+                    self.wrong.append(f"{key}: a slice is made that nobody needs")
+                for each in gpu.instances:
+                    if each.slice not in layout.slices and not impossible(gpu.geometry, (*layout.slices, each.slice)):
+                        self.wrong.append(f"{key}: {each.slice} is dropped without need")
+            if needed - set(layout.slices) or (gpu.pin and set(gpu.pin.slices) != set(layout.slices)):
+                self.wrong.append(f"{key}: slices are missing from the layout")
+
+    # No host gives more than it has, and no port twice.
+
+    def check_hosts(self) -> None:
+        for name, host in self.hosts.items():
+            there = [place for place in self.here if place.host == name]
+            rigid = [place for place in there if not self.needs[place.service].adopted]
+            for kind in ("cpus", "memory", "shm", "disk"):
+                have = getattr(host.capacity, kind)
+                used = sum(getattr(self.needs[place.service].resources, kind) for place in there)
+                if rigid and have is not None and used > have + 1e-6:
+                    self.wrong.append(f"{name}: {used} {kind} are given away of {have}")
+            ports = [port for place in rigid for _name, port in place.ports]
+            if len(ports) != len(set(ports)):
+                self.wrong.append(f"{name}: a port is given twice: {sorted(ports)}")
+            for place in rigid:
+                self._check_ports(place, host)
+            self._check_shared(name, host, there)
+
+    def _check_ports(self, place: t.Any, host: t.Any) -> None:
+        asked = dict(self.needs[place.service].ports)
+        before = {
+            port for old in self.before.get((place.service, place.replica), []) if old.host == place.host for _name, port in old.ports
+        }
+        if [name for name, _port in place.ports] != sorted(asked):
+            self.say(place, "has other ports than asked for")
+        for name, port in place.ports:
+            if asked[name] is not None and asked[name] != port:
+                self.say(place, f"asked for port {asked[name]} and has {port}")
+            if asked[name] is None and port not in host.ports:
+                self.say(place, f"has port {port}, which is not in the range")
+            if port in host.listening and port not in before:
+                self.say(place, f"has port {port}, where somebody listens")
+
+    def _check_shared(self, name: str, host: t.Any, there: list[t.Any]) -> None:
+        for gpu in host.gpus:
+            sharing = [self.needs[place.service] for place in there if place.mode == "shared" and gpu.uuid in place.gpus]
+            if not sharing or any(need.adopted for need in sharing):
+                continue
+            full = sum(need.memory_mib for need in sharing) > gpu.memory_mib - host.shared_reserve_mib
+            if full or len(sharing) > host.shared_max or sum(need.compute or 0 for need in sharing) > 1 + 1e-6:
+                self.wrong.append(f"{name} {gpu.uuid}: shared by more than it can hold")
+
+    # Who has no place could not have had one.
+
+    def check_unplaced(self) -> None:
+        for each in self.solution.unplaced:
+            need = self.needs[each.service]
+            if not each.reason or not each.help:
+                self.say(each, "no reason is given")
+            if not need.adopted and not need.ports and any(self._has_room(host, need) for host in self.problem.hosts):
+                self.say(each, "could have been placed")
+
+    def _has_room(self, host: t.Any, need: t.Any) -> bool:
+        if host.environment != need.environment:
+            return False
+        for kind in ("cpus", "memory", "shm", "disk"):
+            have = getattr(host.capacity, kind)
+            used = sum(getattr(self.needs[place.service].resources, kind) for place in self.here if place.host == host.name)
+            if have is not None and used + getattr(need.resources, kind) > have + 1e-6:
+                return False
+        free = [gpu for gpu in host.gpus if self._gpu_has_room(host, gpu, need)]
+        boards = [gpu.board for gpu in free]
+        return any(boards.count(board) >= need.count for board in boards)
+
+    def _gpu_has_room(self, host: t.Any, gpu: t.Any, need: t.Any) -> bool:
+        mode = WANTED_MODE[need.isolation]
+        there = [place for place in self.here if place.host == host.name and gpu.uuid in place.gpus]
+        if gpu.blocked or gpu.cordoned or gpu.outsiders or any(place.mode != mode for place in there):
+            return False
+        if not wanted_board(gpu.board, need):
+            return False
+        if (gpu.pin and gpu.pin.mode != mode) or (not gpu.pin and mode not in host.modes):
+            return False
+        if mode != "mig" and any(each.outsiders for each in gpu.instances):
+            return False
+        if mode == "whole":
+            return not there and gpu.memory_mib >= need.memory_mib
+        if mode == "shared":
+            sharing = [self.needs[place.service] for place in there]
+            memory = sum(other.memory_mib for other in sharing) + need.memory_mib
+            compute = sum(other.compute or 0 for other in sharing) + (need.compute or 0)
+            return len(there) < host.shared_max and memory <= gpu.memory_mib - host.shared_reserve_mib and compute <= 1
+        return gpu.geometry is not None and self._slice_has_room(gpu, need, [place.slice for place in there])
+
+    def _slice_has_room(self, gpu: t.Any, need: t.Any, owned: list[t.Any]) -> bool:
+        most = max(each.sm for each in gpu.geometry.profiles)
+        held = [each.slice for each in gpu.instances if each.outsiders and each.slice not in owned]
+        for profile in gpu.geometry.profiles:
+            if profile.memory_mib < need.memory_mib or profile.sm < (need.compute or 0) * most:
+                continue
+            if (need.profile and not same_profile(profile.name, need.profile)) or (
+                not need.profile and ("+" in profile.name or "-" in profile.name)
+            ):
+                continue
+            for start in profile.starts:
+                new = type(gpu.instances[0].slice)(start, profile.name) if gpu.instances else _Spot(start, profile.name)
+                if gpu.pin:
+                    free = [(one.start, one.profile) for one in gpu.pin.slices if one not in owned and one not in held]
+                    if (new.start, new.profile) in free:
+                        return True
+                elif self._not_plain(gpu, new):
+                    continue
+                elif not impossible(gpu.geometry, (*owned, *held, new)):
+                    return True
+        return False
+
+    @staticmethod
+    def _not_plain(gpu: t.Any, new: t.Any) -> bool:
+        return any((each.slice.start, each.slice.profile) == (new.start, new.profile) and not each.plain for each in gpu.instances)
+
+
+class _Spot(t.NamedTuple):
+    start: int
+    profile: str
+
+
+def wanted_board(board: str, need: t.Any) -> bool:
+    """Is the board among those that the service wants?"""
+    if [part for part in need.not_models if board.find(part.lower()) >= 0]:
+        return False
+    return not need.models or [part for part in need.models if board.find(part.lower()) >= 0] != []
+
+
+def same_profile(name: str, asked: str) -> bool:
+    """One driver's 3g.39gb is another's 3g.40gb; everything else of a name must be the same."""
+    one, other = (re.fullmatch(r"(\d+g)\.(\d+)gb(.*)", each) for each in (name, asked))
+    assert one is not None
+    assert other is not None
+    return one[1] == other[1] and one[3] == other[3] and abs(int(one[2]) - int(other[2])) <= 1
+
+
+def impossible(geometry: t.Any, slices: t.Sequence[t.Any]) -> str:
+    """Why these slices cannot be on one board together; '' when they can."""
+    profiles = {profile.name: profile for profile in geometry.profiles}
+    cells: list[int] = []
+    for one in slices:
+        if one.start not in profiles[one.profile].starts:
+            return f"{one.profile} cannot start at {one.start}"
+        cells.extend(range(one.start, one.start + profiles[one.profile].size))
+    if len(cells) != len(set(cells)):
+        return "slices overlap"
+    if sum(profiles[one.profile].slices for one in slices) > geometry.compute_slices:
+        return "more compute slices than the board has"
+    for profile in geometry.profiles:
+        if sum(one.profile == profile.name for one in slices) > profile.max:
+            return f"too many of {profile.name}"
+    return ""

@@ -1,0 +1,42 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The memory estimate of language models."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import model_mib
+
+LLAMA: dict[str, t.Any] = {
+    "parameters": 8.03e9,
+    "bytes_per_parameter": 2,
+    "layers": 32,
+    "kv_heads": 8,
+    "head_dim": 128,
+    "kv_bytes": 2,
+    "context": 8192,
+    "concurrency": 4,
+}
+
+
+def test_weights_cache_and_overhead_add_up() -> None:
+    # 8.03e9 x 2 bytes = 15,316.0 MiB; 2 x 32 x 8 x 128 x 2 bytes x 8192 tokens = 1 GiB a request; 1.5 GiB of overhead
+    assert model_mib(**LLAMA) == 15317 + 4 * 1024 + 1536
+
+
+@pytest.mark.parametrize("field", ["layers", "kv_heads", "head_dim", "kv_bytes", "context", "concurrency"])
+def test_the_cache_grows_with_each_of_its_factors(field: str) -> None:
+    assert model_mib(**{**LLAMA, field: 2 * LLAMA[field]}) == 15317 + 8 * 1024 + 1536
+
+
+@pytest.mark.parametrize("field", ["parameters", "bytes_per_parameter"])
+def test_the_weights_grow_with_parameters_and_their_bytes(field: str) -> None:
+    assert model_mib(**{**LLAMA, field: LLAMA[field] / 2}) == 7659 + 4 * 1024 + 1536
+
+
+def test_a_part_of_a_mib_counts_as_a_whole() -> None:
+    tiny = {**LLAMA, "parameters": 1, "bytes_per_parameter": 1, "context": 1, "layers": 1, "kv_heads": 1, "head_dim": 1}
+    assert model_mib(**tiny) == 1537

@@ -1,0 +1,224 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The planner on many small fleets: every plan is judged by an independent checker, and what must not matter does not."""
+
+from __future__ import annotations
+
+import random
+import typing as t
+from dataclasses import replace
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice, valid_layouts
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    Gpu,
+    Host,
+    Instance,
+    Need,
+    Pin,
+    Placement,
+    Problem,
+    Resources,
+    Solution,
+)
+from ansible_collections.gpuops.fleet.tests.unit import planner_checker
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100, gpu, host, l40s
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+# Reproducible in CI, and without a data base of examples in the checkout.
+QUICK = settings(
+    max_examples=150,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+PLAIN_A100 = [layout for layout in valid_layouts(A100) if not any("+" in one.profile for one in layout)]
+
+
+def _instance(one: Slice, fate: int) -> Instance:
+    return Instance(one, plain=fate != 1, outsiders=("stranger",) if fate == 2 else ())
+
+
+@st.composite
+def gpus(draw: st.DrawFn, name: str, number: int) -> Gpu:
+    kind = draw(st.sampled_from(["a100", "a100", "a30", "l40s"]))
+    more: dict[str, t.Any] = {
+        "cordoned": draw(st.integers(0, 9)) == 0,
+        "blocked": "lost" if draw(st.integers(0, 9)) == 0 else None,
+        "outsiders": ("stranger",) if draw(st.integers(0, 14)) == 0 else (),
+    }
+    if kind == "l40s":
+        if draw(st.integers(0, 9)) == 0:
+            more["pin"] = Pin("shared")
+        return l40s(number, name, **more)
+    geometry = A100 if kind == "a100" else A30
+    if kind == "a30":
+        more.update(geometry=A30, board="a30", memory_mib=24576)
+    layouts: t.Any = PLAIN_A100 if kind == "a100" else valid_layouts(geometry)
+    layout = draw(st.one_of(st.just(()), st.sampled_from(layouts)))
+    if draw(st.integers(0, 9)) == 0:
+        more["pin"] = Pin("mig", draw(st.sampled_from(layouts)))
+    more["instances"] = tuple(_instance(one, draw(st.integers(0, 7))) for one in layout)
+    return gpu(number, name, **{**more, "mig": bool(layout) or draw(st.booleans())})
+
+
+@st.composite
+def hosts(draw: st.DrawFn, name: str) -> Host:
+    amount = st.one_of(st.none(), st.integers(4, 64))
+    return host(
+        *[draw(gpus(name, number)) for number in range(draw(st.integers(0, 3)))],
+        name=name,
+        environment=draw(st.sampled_from(["production", "production", "staging"])),
+        modes=tuple(draw(st.sets(st.sampled_from(["mig", "whole", "shared"]), min_size=1))),
+        shared_max=draw(st.integers(1, 3)),
+        capacity=Resources(draw(amount), draw(amount), None, draw(amount)),
+        ports=tuple(range(18000, 18000 + draw(st.integers(1, 6)))),
+        listening=frozenset(draw(st.sets(st.integers(18000, 18003), max_size=2))),
+    )
+
+
+@st.composite
+def needs(draw: st.DrawFn, service: str) -> Need:
+    isolation = draw(st.sampled_from(["slice", "slice", "slice", "exclusive", "shared"]))
+    ports = draw(st.sampled_from([(), (), (("http", None),), (("http", 18001),), (("http", None), ("metrics", None))]))
+    return Need(
+        service=service,
+        environment=draw(st.sampled_from(["production", "production", "staging"])),
+        isolation=isolation,
+        memory_mib=draw(st.sampled_from([0, 4000, 9000, 15000, 30000, 60000])),
+        replicas=draw(st.integers(1, 3)),
+        priority=draw(st.sampled_from([10, 50, 90])),
+        count=draw(st.integers(1, 2)) if isolation == "exclusive" else 1,
+        profile=draw(st.sampled_from([None, None, None, "1g.10gb", "3g.40gb", "1g.10gb+me"])) if isolation == "slice" else None,
+        compute=draw(st.sampled_from([None, None, 0.3, 0.6])) if isolation != "exclusive" else None,
+        models=draw(st.sampled_from([(), (), ("a100",), ("l40s", "a30")])),
+        not_models=draw(st.sampled_from([(), (), ("a30",)])),
+        resources=Resources(draw(st.integers(0, 6)), draw(st.integers(0, 6)), 0, draw(st.integers(0, 6))),
+        ports=ports,
+    )
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    """A fleet; half of the time with last plans that were made for other needs, as after a week of changes."""
+    fleet = tuple(draw(hosts(f"h{number}")) for number in range(draw(st.integers(1, 3))))
+    wanted = tuple(draw(needs(f"service-{number}")) for number in range(draw(st.integers(0, 6))))
+    previous: tuple[Placement, ...] = ()
+    if draw(st.booleans()):
+        older = tuple(draw(needs(f"service-{number}")) for number in range(draw(st.integers(0, 6))))
+        previous = make_plan(Problem(fleet, older)).placements
+        # Two plans that grew apart, as after a merge: they may name one replica, one slice or one port twice.
+        if draw(st.integers(0, 3)) == 0:
+            previous += make_plan(Problem(fleet[::-1], tuple(replace(need, priority=100 - need.priority) for need in older))).placements
+        adopted = draw(st.sets(st.sampled_from([need.service for need in wanted]))) if wanted else set()
+        wanted = tuple(replace(need, adopted=need.service in adopted) for need in wanted)
+        if draw(st.booleans()):
+            fleet = (replace(fleet[0], gpus=()), *fleet[1:])
+        elif draw(st.booleans()):
+            fleet = fleet[1:]
+    return Problem(fleet, wanted, previous)
+
+
+def shuffled(problem: Problem, seed: int) -> Problem:
+    """The same problem with all of its parts in another order."""
+    random_ = random.Random(seed)
+
+    def mix(parts: t.Iterable[t.Any]) -> tuple[t.Any, ...]:
+        several = list(parts)
+        return tuple(random_.sample(several, len(several)))
+
+    fleet = mix(
+        replace(each, modes=mix(each.modes), gpus=mix(replace(one, instances=mix(one.instances)) for one in each.gpus))
+        for each in problem.hosts
+    )
+    return Problem(fleet, mix(problem.needs), mix(problem.previous))
+
+
+def applied(problem: Problem, solution: Solution) -> tuple[Host, ...]:
+    """The hosts as they are after the plan was carried out."""
+
+    def after(name: str, one: Gpu) -> Gpu:
+        layout = solution.layouts.get((name, one.uuid))
+        if layout is None:
+            return one
+        known = {each.slice: each for each in one.instances}
+        return replace(one, mig=layout.mode == "mig", instances=tuple(known.get(each, Instance(each)) for each in layout.slices))
+
+    def listening(name: str, before: frozenset[int]) -> frozenset[int]:
+        return before | {port for place in solution.placements if place.host == name for _name, port in place.ports}
+
+    return tuple(
+        replace(each, gpus=tuple(after(each.name, one) for one in each.gpus), listening=listening(each.name, each.listening))
+        for each in problem.hosts
+    )
+
+
+@QUICK
+@given(problems())
+def test_an_independent_checker_finds_nothing_wrong(problem: Problem) -> None:
+    assert planner_checker.complaints(problem, make_plan(problem)) == []
+
+
+@QUICK
+@given(problems(), st.integers(0, 1000))
+def test_the_order_of_the_input_does_not_matter(problem: Problem, seed: int) -> None:
+    assert make_plan(shuffled(problem, seed)) == make_plan(problem)
+
+
+@QUICK
+@given(problems())
+def test_planning_again_from_its_own_plan_moves_nothing(problem: Problem) -> None:
+    first = make_plan(problem)
+    again = make_plan(replace(problem, previous=first.placements))
+    assert (again.placements, again.layouts) == (first.placements, first.layouts)
+
+
+@QUICK
+@given(problems())
+def test_planning_again_after_the_plan_was_carried_out_moves_nothing(problem: Problem) -> None:
+    first = make_plan(problem)
+    again = make_plan(Problem(applied(problem, first), problem.needs, first.placements))
+    assert (again.placements, again.layouts) == (first.placements, first.layouts)
+
+
+@QUICK
+@given(problems())
+def test_names_of_hosts_only_break_ties(problem: Problem) -> None:
+    """With one host, its name decides nothing."""
+    alone = Problem(problem.hosts[:1], problem.needs)
+    other = Problem(tuple(replace(each, name="zebra") for each in alone.hosts), alone.needs)
+    first, second = make_plan(alone), make_plan(other)
+    assert [replace(place, host="zebra") for place in first.placements] == list(second.placements)
+
+
+def _broken(solution: Solution, **changes: t.Any) -> Solution:
+    return replace(solution, placements=(replace(solution.placements[0], **changes), *solution.placements[1:]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"slice": Slice(5, "3g.40gb")}, "cannot start"),
+        ({"slice": Slice(0, "1g.10gb")}, "needs more than"),
+        ({"mode": "whole", "slice": None}, "kind or number"),
+        ({"ports": (("http", 18001),)}, "given twice"),
+        ({"ports": (("http", 17000),)}, "not in the range"),
+        ({"replica": 7}, "are not those wanted"),
+        ({"host": "nowhere"}, "not here"),
+    ],
+)
+def test_the_checker_itself_sees_what_is_wrong(changes: dict[str, t.Any], complaint: str) -> None:
+    problem = Problem(
+        (host(gpu(0), gpu(1)),),
+        tuple(Need(name, "production", "slice", 30000, ports=(("http", None),)) for name in ("aa", "bb")),
+    )
+    solution = make_plan(problem)
+    assert planner_checker.complaints(problem, solution) == []
+    if changes.get("slice"):
+        layouts = {key: replace(layout, slices=(changes["slice"],)) for key, layout in solution.layouts.items()}
+        solution = replace(solution, layouts=layouts)
+    assert any(complaint in line for line in planner_checker.complaints(problem, _broken(solution, **changes)))
