@@ -237,7 +237,7 @@ def test_a_reset_that_fails_is_told_in_its_own_words_and_the_switch_is_withdrawn
     assert result["failed"]
     assert result["msg"] == (
         f"step 2 failed: {gpu}: reset the GPU at {fleet.pcis[0]} (nvidia-smi -r): "
-        f"{smi} -r -i {fleet.pcis[0]} did not bring the mode into force: {words}; the layout from before was put back"
+        f"{wrapper} -r -i {fleet.pcis[0]} did not bring the mode into force: {words}; the layout from before was put back"
     )
     assert fleet.show()[0]["mig"]["pending"] is False
 
