@@ -152,6 +152,9 @@ def _parse_instance(item: Mapping[str, t.Any], field: str) -> list[Wanted]:
     if not profile:
         raise FleetError("no MIG profile is named", field=f"{field}.profile", hint="write one like 1g.10gb")
     start, count = item.get("start"), item.get("count")
+    for name, value in (("start", start), ("count", count)):
+        if isinstance(value, bool):  # Ansible takes true for 1
+            raise FleetError(f"expected a whole number, found {str(value).lower()}", field=f"{field}.{name}", hint=f"write {name}: 1")
     count = 1 if count is None else int(count)
     if count < 0:
         raise FleetError(f"a count of {count} is impossible", field=f"{field}.count", hint="write 0 or more")

@@ -231,8 +231,15 @@ class _Run:
 
     def plan(self, wishes: Sequence[Wish], thorough: bool) -> list[Plan]:
         """Plans for all GPUs, or one FleetError before anything is changed. ``thorough``: look for open device files too."""
-        files = open_files(str(self.options.proc_root)) if thorough else []
+        files = self._open_files() if thorough else []
         return plan_all([(self.observe(wish.gpu, files), wish) for wish in wishes], self.options.reset)
+
+    def _open_files(self) -> list[OpenFile]:
+        try:
+            return open_files(str(self.options.proc_root))
+        except OSError as error:
+            message = f"cannot see who has a GPU open, for {error.filename} cannot be read ({error.strerror}); nothing was changed"
+            raise FleetError(message, field="proc_root") from error
 
     # What would be done
 

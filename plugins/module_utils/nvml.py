@@ -159,7 +159,7 @@ class Nvml:
         address = pci_address(text)
         if address is not None:
             return self._call("nvmlDeviceGetHandleByPciBusId", address)
-        if text.isdigit():
+        if text.isascii() and text.isdigit() and len(text) < 10:  # a longer number would wrap to another GPU's index
             return self._call("nvmlDeviceGetHandleByIndex", int(text))
         return self._call("nvmlDeviceGetHandleByUUID", text)
 
@@ -318,7 +318,7 @@ class Nvml:
         if not found:
             return None
         return Geometry(
-            compute_slices=max(profile.slices for profile in found),
+            compute_slices=max(profile.slices * min(profile.max, _most_apart(profile)) for profile in found),
             memory_slices=max(start + profile.size for profile in found for start in profile.starts),
             profiles=tuple(
                 Profile(
@@ -491,6 +491,17 @@ class Nvml:
             if device is not None:
                 found[index] = self.uuid(device)
         return found
+
+
+def _most_apart(profile: GpuInstanceProfile) -> int:
+    """How many of them can stand side by side. A board need not have a profile that takes all of its compute slices, so its
+    compute slices are those of the most equal ones that it holds; the count alone is not enough, NVML reports wrong ones for A30.
+    """
+    count, end = 0, 0
+    for start in profile.starts:
+        if start >= end:
+            count, end = count + 1, start + profile.size
+    return count
 
 
 def _address(handle: Handle) -> int:

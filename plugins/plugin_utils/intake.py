@@ -111,7 +111,7 @@ def _named(
     result: dict[int, tuple[int, t.Any]] = {}
     for number, entry in enumerate(entries):
         wanted = str(name_of(entry)).strip().lower()
-        found = [index for index, gpu in enumerate(facts["gpus"]) if wanted in _names(gpu)]
+        found = [index for index, gpu in enumerate(facts["gpus"]) if wanted in gpu_names(gpu)]
         where = f"{field}[{number}]"
         if not found:
             have = ", ".join(str(gpu.get("pci") or gpu.get("index")) for gpu in facts["gpus"]) or "none"
@@ -123,7 +123,7 @@ def _named(
     return result
 
 
-def _names(gpu: Facts) -> set[str]:
+def gpu_names(gpu: Facts) -> set[str]:
     """UUID, PCI address with and without its domain's leading zeros, and index, in lower case."""
     pci = str(gpu.get("pci") or "").lower()
     names = {str(gpu.get("uuid") or "").lower(), pci, pci.partition(":")[2], f"0000{pci}" if pci else "", str(gpu.get("index"))}

@@ -256,8 +256,7 @@ def _host(name: str, inputs: Inputs, services: Mapping[str, Service]) -> HostVie
     geometries = {key: Geometry.from_dict(value) for key, value in (known.get("geometries") or {}).items()}
     gpus = []
     for gpu in sorted(known.get("gpus") or (), key=lambda one: (one.get("index") is None, one.get("index") or 0, str(one.get("pci")))):
-        labels = {str(gpu.get("uuid")), str(gpu.get("pci")), str(gpu.get("index"))}
-        cordoned = bool(labels & set(policy.cordoned))
+        cordoned = any(wanted.strip().lower() in gpu_names(gpu) for wanted in policy.cordoned)
         site = Site(cordoned, policy.shared_reserve_mib, inputs.live, outside(known, gpu, plan))
         geometry = geometries.get(str((gpu.get("mig") or {}).get("geometry")))
         gpus.append(view(name, gpu, geometry, wishes.pop(str(gpu.get("uuid")), Wish()), site))

@@ -77,7 +77,7 @@ def _wish(gpu: str, mode: str, slices: Sequence[Slice], tenants: Mapping[tuple[s
 def outside(facts: Data, gpu: Data, plan: Data | None) -> dict[str, tuple[str, ...]]:
     """Who uses this GPU or a slice of it, by device UUID, as far as facts were asked for holders and containers.
 
-    Containers of the plan's own replicas are left out, and so are holders without a name that a person could look for.
+    Containers of the plan's own replicas are left out, and those that only watch: an exporter names every GPU and keeps none.
     """
     own = {f"{row.get('service')}-{row.get('replica')}" for row in (plan or {}).get("services") or ()}
     mig = gpu.get("mig") or {}
@@ -85,13 +85,17 @@ def outside(facts: Data, gpu: Data, plan: Data | None) -> dict[str, tuple[str, .
         (entry.get("gi"), part.get("id")): str(part.get("uuid")) for entry in mig.get("instances") or () for part in entry.get("ci") or ()
     }
     users: dict[str, set[str]] = {}
+    # A process tells the id of its container, and people know containers by their names.
+    boxes = {container.get("id"): container for container in facts.get("containers") or ()}
     for holder in gpu.get("holders") or ():
-        if holder.get("kind") in _COMPUTING and holder.get("container") not in own:
+        box = boxes.get(holder.get("container") or "")
+        if holder.get("kind") in _COMPUTING and holder.get("container") not in own and (box is None or box.get("project") not in own):
             part = holder.get("slice")
             device = devices.get((part.get("gi"), part.get("ci")), "") if part else str(gpu.get("uuid"))
-            users.setdefault(device, set()).add(str(holder.get("container") or holder.get("process") or "an unknown process"))
+            named = f"container {box.get('name')}" if box else holder.get("container") or holder.get("process") or "an unknown process"
+            users.setdefault(device, set()).add(str(named))
     for container in facts.get("containers") or ():
-        if container.get("project") not in own and container.get("state") != "removed":
+        if container.get("project") not in own and container.get("state") != "removed" and not only_watches(container):
             for device in container.get("devices") or ():
                 users.setdefault(str(device), set()).add(f"container {container.get('name')}")
     return {device: tuple(sorted(names)) for device, names in users.items()}

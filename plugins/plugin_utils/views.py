@@ -22,8 +22,25 @@ def policy_of(variables: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
 
 
 def unplaced_lines(unplaced: t.Iterable[Data]) -> list[str]:
-    """What has no place, one line each: ``llm-chat replica 1: reason``."""
-    return [f"{each['service']} replica {each['replica']}: {each['reason']}" for each in unplaced]
+    """What has no place: ``llm-chat replica 1: reason``; replicas of a service with one reason are one line, ``ocr replicas 2 to 4, 7: ...``."""
+    grouped: dict[tuple[str, str], list[int]] = {}
+    for each in unplaced:
+        grouped.setdefault((each["service"], each["reason"]), []).append(each["replica"])
+    return [
+        f"{service} {'replica' if len(replicas) == 1 else 'replicas'} {_numbers(replicas)}: {reason}"
+        for (service, reason), replicas in grouped.items()
+    ]
+
+
+def _numbers(values: t.Iterable[int]) -> str:
+    """Numbers as people write them: ``1, 3 to 5``."""
+    runs: list[list[int]] = []
+    for value in sorted(values):
+        if runs and runs[-1][-1] == value - 1:
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
 
 
 def stable_facts(facts: Data) -> dict[str, t.Any]:

@@ -97,7 +97,7 @@ def host_lines(requests: list[tuple[Board, int]], seed: str, driver: str | None,
     index = 0
     for board, count in requests:
         place = next(number for number, other in enumerate(boards) if other.key == board.key)
-        for _ in range(count):
+        for _ignored in range(count):
             lines.append(gpu_line(place, index, seed))
             index += 1
     return lines

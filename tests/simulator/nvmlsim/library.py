@@ -48,7 +48,7 @@ class State:
         argv = (ctypes.c_char_p * len(words))(*(str(word).encode() for word in words))
         out = ctypes.c_void_p()
         code = self._library.simControl(self.path.encode(), self.caller.encode(), len(words), argv, ctypes.byref(out))
-        text = ctypes.string_at(out.value).decode() if out.value else ""
+        text = ctypes.string_at(out).decode() if out else ""
         self._library.simFree(out)
         if code != SUCCESS:
             raise ControlError(code, text or self.error_text(code))

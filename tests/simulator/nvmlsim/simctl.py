@@ -78,7 +78,7 @@ def create(state: State, args: argparse.Namespace) -> None:
     state.call("create", "\n".join(lines) + "\n")
     notes = {
         board.key: {"file": pathlib.Path(board.file).name, "estimated": board.estimated, "evidence": board.evidence}
-        for board, _ in requests
+        for board, _ignored in requests
     }
     (path / "boards.json").write_text(json.dumps(notes, indent=1), encoding="utf-8")
     print(show.summary(state.dump()))

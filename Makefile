@@ -1,0 +1,165 @@
+# gpuops.fleet: everything a person or a pipeline runs here. `make help` lists the targets.
+# Nothing outside this checkout is written, HOME included: what programs keep in HOME goes to build/home.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# The recipes share virtual environments and use all processors themselves.
+.NOTPARALLEL:
+
+# The Python (3.11 or newer) that the virtual environments are made of. Another one for the floor: ansible-core 2.16 stops at 3.12.
+PYTHON ?= python3
+FLOOR_PYTHON ?= $(PYTHON)
+JOBS ?= 2
+
+ROOT := $(CURDIR)
+PY := $(ROOT)/.venv/bin/python
+FLOOR_PY := $(ROOT)/.venv-floor/bin/python
+SIMULATOR := $(ROOT)/build/simulator
+
+# pip asks `rustc` for its version, and a rustup that was never used before answers by making ~/.rustup.
+QUIET_RUSTUP := $(if $(wildcard $(HOME)/.rustup),,RUSTUP_HOME='$(ROOT)/build/home/.rustup')
+# pip alone sees the user's own HOME: a site's index and certificates are named there. It reads it, and writes to build/cache.
+AS_USER := env $(if $(XDG_CONFIG_HOME),XDG_CONFIG_HOME='$(XDG_CONFIG_HOME)',-u XDG_CONFIG_HOME) HOME='$(HOME)' $(QUIET_RUSTUP)
+PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check --no-input --requirement
+
+export HOME := $(ROOT)/build/home
+export XDG_CACHE_HOME := $(HOME)/.cache
+export XDG_CONFIG_HOME := $(HOME)/.config
+export XDG_DATA_HOME := $(HOME)/.local/share
+export XDG_STATE_HOME := $(HOME)/.local/state
+export PIP_CACHE_DIR := $(ROOT)/build/cache/pip
+export ANSIBLE_HOME := $(HOME)/.ansible
+export ANSIBLE_CONFIG := $(ROOT)/ansible.cfg
+export ANSIBLE_COLLECTIONS_PATH := $(ROOT)/collections
+export RUFF_CACHE_DIR := $(ROOT)/build/cache/ruff
+export PATH := $(ROOT)/.venv/bin:$(PATH)
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV ANSIBLE_INVENTORY ANSIBLE_ROLES_PATH ANSIBLE_LIBRARY NVML_SIM_STATE LD_LIBRARY_PATH
+
+# Stamps: a set-up step runs again only when what it was made from has changed.
+RUN := .venv/run.stamp
+DEV := .venv/dev.stamp
+FLOOR := .venv-floor/floor.stamp
+COLLECTIONS := collections/collections.stamp
+FLOOR_COLLECTIONS := .venv-floor/collections/collections.stamp
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# --- set-up ---------------------------------------------------------------------------------------------------------
+
+.PHONY: setup
+setup: $(RUN) $(COLLECTIONS) $(DEV) $(FLOOR) $(FLOOR_COLLECTIONS) ## virtual environments and collections, all inside the checkout
+
+build/home:
+	@mkdir -p $@
+
+define venv
+	@'$(1)' -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(1) is older than Python 3.11: make PYTHON=/path/to/a/newer/one" >&2; exit 1; }
+	@test -x $(2)/bin/pip || { echo "making $(2) with $$('$(1)' --version)"; rm -rf $(2); '$(1)' -m venv $(2) || { \
+		echo "the module venv is missing (Debian: apt install python3-venv)" >&2; exit 1; }; }
+endef
+
+$(RUN): requirements/run.txt | build/home
+	$(call venv,$(PYTHON),.venv)
+	@echo "installing requirements/run.txt"
+	@$(AS_USER) $(PY) $(PIP_INSTALL) requirements/run.txt
+	@touch $@
+
+$(DEV): requirements/dev.txt requirements/run.txt $(RUN)
+	@echo "installing requirements/dev.txt"
+	@$(AS_USER) $(PY) $(PIP_INSTALL) requirements/dev.txt
+	@touch $@
+
+$(FLOOR): requirements/floor.txt | build/home
+	$(call venv,$(FLOOR_PYTHON),.venv-floor)
+	@echo "installing requirements/floor.txt"
+	@$(AS_USER) $(FLOOR_PY) $(PIP_INSTALL) requirements/floor.txt
+	@touch $@
+
+# The collections a play needs, and this checkout itself under its name.
+define collections
+	@$(AS_USER) $(PY) tests/tools/fetch_collections.py --requirements $(1) --into $(2)
+	@mkdir -p $(2)/ansible_collections/gpuops
+	@ln -sfn '$(3)' $(2)/ansible_collections/gpuops/fleet
+	@touch $@
+endef
+
+$(COLLECTIONS): requirements/collections.txt galaxy.yml tests/tools/fetch_collections.py | $(RUN)
+	$(call collections,$<,collections,../../..)
+
+$(FLOOR_COLLECTIONS): requirements/collections-floor.txt galaxy.yml tests/tools/fetch_collections.py | $(RUN) $(FLOOR)
+	$(call collections,$<,.venv-floor/collections,../../../..)
+
+# --- the simulated fleet --------------------------------------------------------------------------------------------
+
+.PHONY: simulator
+simulator: $(RUN) ## the simulated NVML library and its tools, into build/simulator
+	@$(MAKE) --no-print-directory --silent -C tests/simulator PYTHON='$(PY)' OUT='$(SIMULATOR)'
+
+.PHONY: demo
+demo: $(RUN) $(COLLECTIONS) simulator ## the whole job on three simulated hosts; state and report below build/demo
+	@$(PY) tests/demo/run.py
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+.PHONY: lint
+lint: $(DEV) $(COLLECTIONS) ## ruff, mypy, ansible-lint, yamllint, changelog and our own checks of the tree
+	ruff check .
+	ruff format --check --quiet .
+	mypy -p ansible_collections.gpuops.fleet.plugins
+	mypy --python-version 3.10 -p ansible_collections.gpuops.fleet.plugins.module_utils -p ansible_collections.gpuops.fleet.plugins.modules
+	mypy $$(git -c safe.directory='$(ROOT)' ls-files --cached --others --exclude-standard 'tests/tools/*.py' 'tests/bench/*.py' 'tests/demo/*.py')
+	yamllint --strict .
+	antsibull-changelog lint
+	$(PY) tests/tools/check_tree.py
+	ansible-lint --offline --nocolor --profile production
+
+.PHONY: sanity
+sanity: $(DEV) ## ansible-test sanity on a copy below build/ (part of test)
+	@$(AS_USER) $(PY) tests/tools/sanity.py
+
+.PHONY: floor
+floor: $(FLOOR) $(FLOOR_COLLECTIONS) simulator ## the demo, twice, on the oldest ansible-core that we promise (part of test)
+	@rm -rf build/floor && mkdir -p build/floor
+	@for run in first second; do \
+		echo "floor: $$run run on $$(.venv-floor/bin/ansible --version | sed -n 1p)"; \
+		ANSIBLE_COLLECTIONS_PATH='$(ROOT)/.venv-floor/collections' PATH='$(ROOT)/.venv-floor/bin':"$$PATH" \
+			$(FLOOR_PY) tests/demo/run.py --work build/floor/demo --collections .venv-floor/collections \
+			> build/floor/$$run.log 2>&1 || { tail -n 40 build/floor/$$run.log; exit 1; }; \
+	done
+	@grep '^changed: nothing' build/floor/second.log || { echo "floor: the second run changed something" >&2; tail -n 40 build/floor/second.log; exit 1; }
+
+.PHONY: test
+test: lint sanity floor $(DEV) $(COLLECTIONS) simulator ## everything that must pass; pytest comes last
+	@rm -rf build/coverage build/pytest && mkdir -p build/coverage build/pytest
+	@$(PY) -m pytest -n $(JOBS) -o cache_dir=build/cache/pytest --basetemp=build/pytest --cov --cov-report=term --cov-report=html --cov-fail-under=90
+
+.PHONY: mutation
+mutation: $(DEV) $(COLLECTIONS) simulator ## mutants of MIG, geometry and the planner that the tests kill; survivors below build/mutation
+	@$(PY) tests/tools/mutation.py --jobs $(JOBS)
+
+.PHONY: bench
+bench: $(RUN) $(COLLECTIONS) simulator ## time per host of gpu_info and a no-op mig beside ping, into build/bench
+	@$(PY) tests/bench/bench.py
+
+# --- results --------------------------------------------------------------------------------------------------------
+
+.PHONY: schema
+schema: $(RUN) $(COLLECTIONS) ## JSON Schema of the manifests for editors, into build/schema
+	@$(PY) tests/tools/write_schema.py
+
+.PHONY: dist
+dist: $(RUN) $(COLLECTIONS) simulator ## build the collection, install it into an empty path, run the demo from there
+	@$(PY) tests/tools/dist.py
+
+.PHONY: clean
+clean: ## remove what was built; virtual environments and collections stay
+	rm -rf build
+	find . -path ./.venv -prune -o -path ./.venv-floor -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: clean ## remove everything that set-up made as well
+	rm -rf .venv .venv-floor collections .ansible

@@ -1,0 +1,117 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Checks of the tree that no general tool makes; each finding is one line, and any finding fails.
+
+* a role's defaults and its meta/argument_specs.yml name the same variables with the same values, all prefixed with the role's name;
+* no product file knows that a simulated fleet exists: the product has one path;
+* every source file says its licence;
+* no Python file is longer than a person can hold in mind;
+* the collections of requirements.yml and galaxy.yml, and the versions that appear in several places, agree.
+"""
+
+from __future__ import annotations
+
+import ast
+import collections.abc as c
+import pathlib
+import re
+import sys
+import typing as t
+
+import tree
+import yaml
+
+PRODUCT = ("plugins", "roles", "playbooks", "compose-templates", "meta", "inventories/example")
+# What stands in for hardware in the tests, by its name and by its switch.
+FOREIGN = re.compile(r"simulat|nvml_sim|simctl", re.IGNORECASE)
+LICENCE = "SPDX-License-Identifier: GPL-3.0-or-later"
+LICENSED = {".py", ".c", ".h", ".sh", ".j2"}
+LONGEST = 500
+SHOWN = ("DOCUMENTATION", "EXAMPLES", "RETURN")
+
+
+def load(path: pathlib.Path) -> t.Any:
+    """A YAML file's data; an empty or missing file is an empty mapping."""
+    return (yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else None) or {}
+
+
+def role_findings(role: pathlib.Path) -> c.Iterator[str]:
+    """Where a role's defaults and its argument specification do not agree."""
+    where = role.relative_to(tree.ROOT)
+    defaults = load(role / "defaults" / "main.yml")
+    specs = load(role / "meta" / "argument_specs.yml").get("argument_specs", {})
+    if not specs:
+        yield f"{where}/meta/argument_specs.yml: a role says what it takes; none found"
+    options = {name: option for spec in specs.values() for name, option in spec.get("options", {}).items()}
+    for name in sorted(set(defaults) | set(options)):
+        if not name.startswith(f"{role.name}_"):
+            yield f"{where}: {name}: a role's variables begin with {role.name}_"
+        if name not in options:
+            yield f"{where}/defaults/main.yml: {name}: not in meta/argument_specs.yml"
+            continue
+        required, has_default = bool(options[name].get("required")), "default" in options[name]
+        if required == (name in defaults):
+            said = "required, and has a default" if required else "neither required nor in defaults/main.yml"
+            # An optional value may have no default at all; then the specification must not name one either.
+            if required or has_default:
+                yield f"{where}/meta/argument_specs.yml: {name}: {said}"
+        elif has_default and options[name]["default"] != defaults[name]:
+            differ = f"default {options[name]['default']!r}, but defaults/main.yml has {defaults[name]!r}"
+            yield f"{where}/meta/argument_specs.yml: {name}: {differ}"
+        elif not required and not has_default and not isinstance(defaults[name], str):
+            yield f"{where}/meta/argument_specs.yml: {name}: default missing, defaults/main.yml has {defaults[name]!r}"
+
+
+def written_lines(text: str) -> int:
+    """Lines of a Python file that are not blank and do not belong to what ansible-doc shows of a module."""
+    lines = text.splitlines()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id in SHOWN:
+            lines[node.lineno - 1 : node.end_lineno] = [""] * ((node.end_lineno or node.lineno) - node.lineno + 1)
+    return sum(bool(line.strip()) for line in lines)
+
+
+def text_findings(name: pathlib.Path) -> c.Iterator[str]:
+    """Findings in one file's text."""
+    try:
+        lines = (tree.ROOT / name).read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        return
+    if any(name.is_relative_to(part) for part in PRODUCT):
+        for number, line in enumerate(lines, start=1):
+            if FOREIGN.search(line):
+                yield f"{name}:{number}: the product does not know of the simulated fleet: {line.strip()}"
+    if name.suffix in LICENSED and lines and LICENCE not in "\n".join(lines[:8]):
+        yield f"{name}: no line '{LICENCE}' at its head"
+    if name.suffix == ".py" and (length := written_lines("\n".join(lines))) > LONGEST:
+        yield f"{name}: {length} lines without blank ones and a module's documentation; split it (at most {LONGEST})"
+
+
+def version_findings() -> c.Iterator[str]:
+    """Where the same version or range is written twice and differs."""
+    galaxy = load(tree.ROOT / "galaxy.yml")
+    wanted = {entry["name"]: entry["version"] for entry in load(tree.ROOT / "requirements.yml")["collections"]}
+    if wanted != galaxy["dependencies"]:
+        yield f"requirements.yml: {wanted} differs from the dependencies in galaxy.yml, {galaxy['dependencies']}"
+    for name in tree.project_files("plugins/module_utils"):
+        for found in re.findall(
+            r'^(?:COLLECTION_)?VERSION(?:: \S+)? = "([^"]+)"', (tree.ROOT / name).read_text(encoding="utf-8"), re.MULTILINE
+        ):
+            if found != galaxy["version"]:
+                yield f"{name}: version {found}, galaxy.yml has {galaxy['version']}"
+
+
+def main() -> int:
+    """Print the findings; 1 if there are any."""
+    findings = list(version_findings())
+    for name in tree.project_files():
+        findings.extend(text_findings(name))
+    for role in sorted(path for path in (tree.ROOT / "roles").iterdir() if path.is_dir()):
+        findings.extend(role_findings(role))
+    print("\n".join(findings) or "tree: no findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
