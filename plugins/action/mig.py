@@ -36,6 +36,8 @@ class ActionModule(ActionBase):
     def _with_file_read(self, arguments: dict[str, t.Any]) -> dict[str, t.Any]:
         """The module's arguments, ``config`` and ``label`` replaced by what the file says. FleetError when they do not agree."""
         config, label = arguments.pop("config", None), arguments.pop("label", None)
+        if arguments.get("selectors"):
+            raise FleetError("the entries of a layout file are read from it", field="selectors", hint="write config and label instead")
         if config is None and label is None:
             return arguments
         if arguments.get("layout"):

@@ -28,6 +28,9 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Mode
 # Which instance to keep when not all can stay: any number of idle ones goes before one in use, and among equals the one
 # that nobody can use (no compute instance) goes first.
 _KEEP, _KEEP_USABLE, _KEEP_BUSY = 100, 1, 100_000
+# More than any board has memory slices; a larger count would only make the search for places long.
+MOST_INSTANCES = 64
+
 
 RESET_REQUIRED = "it waits for a reset of the GPU"
 
@@ -158,6 +161,9 @@ def _parse_instance(item: Mapping[str, t.Any], field: str) -> list[Wanted]:
     count = 1 if count is None else int(count)
     if count < 0:
         raise FleetError(f"a count of {count} is impossible", field=f"{field}.count", hint="write 0 or more")
+    if count > MOST_INSTANCES:
+        message = f"a count of {count} is impossible: no GPU has so many instances"
+        raise FleetError(message, field=f"{field}.count", hint=f"write at most {MOST_INSTANCES}")
     if start is not None and count != 1:
         message = f"{count} instances cannot start at memory slice {start}"
         raise FleetError(message, field=f"{field}.count", hint="leave out start or count")

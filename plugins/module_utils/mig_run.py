@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import typing as t
 from collections.abc import Iterable, Mapping, Sequence
@@ -97,8 +98,7 @@ def apply(layout: Sequence[Mapping[str, t.Any]], selectors: Sequence[Mapping[str
             with leases.exclusive(options.state_dir, "mig"):
                 # what was seen before the lock may have changed under another writer
                 result = run.carry_out(run.plan(wishes, thorough=True), journal)
-    if unfinished:
-        result.notes.append(unfinished)
+    result.notes += [*run.notes, *([unfinished] if unfinished else [])]
     return result
 
 
@@ -135,21 +135,38 @@ class _Run:
     def __init__(self, nvml: Nvml, options: Options) -> None:
         self.nvml = nvml
         self.options = options
+        self.notes: list[str] = []
         self._like: dict[str, Handle] = {}  # board name: a GPU whose geometry was read in this session
 
     # Which GPUs
 
     def wishes(self, layout: Sequence[Mapping[str, t.Any]], selectors: Sequence[Mapping[str, t.Any]]) -> list[Wish]:
         """Every wish with the UUID of its GPU. FleetError for a GPU that is not there, is lost, or is named twice."""
-        chosen = resolve_selectors(self._boards(), selectors) if selectors else []
+        chosen = self._chosen(selectors) if selectors else []
         named = [(wish, self._uuid(wish.gpu)) for wish in parse_layout([*layout, *chosen])]
         refuse_twins((wish.gpu, uuid) for wish, uuid in named)
         return [Wish(uuid, wish.mig, wish.slices, wish.source) for wish, uuid in named]
 
-    def _boards(self) -> list[Board]:
+    def _chosen(self, selectors: Sequence[Mapping[str, t.Any]]) -> list[dict[str, t.Any]]:
+        """What the selectors wish. FleetError as of ``resolve_selectors``, but a named GPU that is lost is said to be lost."""
+        try:
+            return resolve_selectors(self._boards(selectors), selectors)
+        except FleetError:
+            for selector in selectors:
+                for name in selector["devices"] if selector["devices"] != "all" else ():
+                    try:
+                        self._uuid(str(name))
+                    except FleetError as error:
+                        if isinstance(error.__cause__, NvmlError) and error.__cause__.name == GPU_IS_LOST:
+                            raise FleetError(error.message, file=selector.get("source"), field="devices", hint=error.hint) from error
+            raise
+
+    def _boards(self, selectors: Sequence[Mapping[str, t.Any]]) -> list[Board]:
         """All GPUs that answer, for selectors: those that are lost can be wished nothing, and are not in the way of others."""
         boards = []
         for found in self.nvml.devices():
+            if found.error is not None and any(selector["devices"] == "all" for selector in selectors):
+                self.notes.append(f"GPU {found.index} does not answer ({found.error.word}); devices: all passes over it")
             if found.error is None:
                 pci = self.nvml.pci(found.handle)
                 ids = (int(pci.device_id, 16), int(pci.subsystem_id, 16))
@@ -232,7 +249,16 @@ class _Run:
     def plan(self, wishes: Sequence[Wish], thorough: bool) -> list[Plan]:
         """Plans for all GPUs, or one FleetError before anything is changed. ``thorough``: look for open device files too."""
         files = self._open_files() if thorough else []
-        return plan_all([(self.observe(wish.gpu, files), wish) for wish in wishes], self.options.reset)
+        plans = plan_all([(self.observe(wish.gpu, files), wish) for wish in wishes], self.options.reset)
+        self._refuse_without_program(plans)
+        return plans
+
+    def _refuse_without_program(self, plans: Sequence[Plan]) -> None:
+        """A reset comes last when MIG goes off: that its program is missing must not show only when the slices are gone."""
+        waiting = [plan.gpu.uuid for plan in plans if any(step.action == "reset" for step in plan.steps)]
+        if waiting and shutil.which(self.options.nvidia_smi) is None:
+            message = f"GPU {waiting[0]} needs a reset, and there is no program {self.options.nvidia_smi} on this host; nothing was changed"
+            raise FleetError(message, field="nvidia_smi", hint="give its path, or write reset: false and reset the GPU or reboot the host")
 
     def _open_files(self) -> list[OpenFile]:
         try:

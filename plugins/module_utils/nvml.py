@@ -39,6 +39,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import (
     Process,
     PynvmlMissing,
     Versions,
+    compute_slices,
     computed_profile_name,
     pci_address,
     profile_name,
@@ -317,9 +318,10 @@ class Nvml:
         found = self.profiles(handle)
         if not found:
             return None
+        memory_slices = max(start + profile.size for profile in found for start in profile.starts)
         return Geometry(
-            compute_slices=max(profile.slices * min(profile.max, _most_apart(profile)) for profile in found),
-            memory_slices=max(start + profile.size for profile in found for start in profile.starts),
+            compute_slices=compute_slices(found, memory_slices),
+            memory_slices=memory_slices,
             profiles=tuple(
                 Profile(
                     name=profile.name,
@@ -491,17 +493,6 @@ class Nvml:
             if device is not None:
                 found[index] = self.uuid(device)
         return found
-
-
-def _most_apart(profile: GpuInstanceProfile) -> int:
-    """How many of them can stand side by side. A board need not have a profile that takes all of its compute slices, so its
-    compute slices are those of the most equal ones that it holds; the count alone is not enough, NVML reports wrong ones for A30.
-    """
-    count, end = 0, 0
-    for start in profile.starts:
-        if start >= end:
-            count, end = count + 1, start + profile.size
-    return count
 
 
 def _address(handle: Handle) -> int:

@@ -202,6 +202,23 @@ def profile_name(reported: str) -> str | None:
     return match.group(0).lower() if match else None
 
 
+def compute_slices(profiles: tuple[GpuInstanceProfile, ...], memory_slices: int) -> int:
+    """NVML does not tell a board's compute slices. They are those of the profile that takes the whole board; a board that has none
+    has at least those of the most equal instances that it holds side by side.
+    """
+    whole = any(profile.size == memory_slices for profile in profiles)
+    return max(profile.slices * (1 if whole else min(profile.max, _side_by_side(profile))) for profile in profiles)
+
+
+def _side_by_side(profile: GpuInstanceProfile) -> int:
+    """How many of them its starts leave room for. The count that NVML gives is not enough: it is wrong for A30."""
+    count, end = 0, 0
+    for start in profile.starts:
+        if start >= end:
+            count, end = count + 1, start + profile.size
+    return count
+
+
 def computed_profile_name(enum: int, slices: int, memory_mib: int, total_bytes: int) -> str:
     """The name that NVIDIA's tools print, for drivers that report none.
 

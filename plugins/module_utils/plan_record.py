@@ -23,6 +23,8 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.module_utils.journal import read_json, write_json
 
 PLAN_FORMAT = 1
+# What the lines of a plan always have (docs/plan.md).
+_BASE, _LAYOUT, _SERVICE = {"gpu", "mig", "instances"}, {"gpu"}, {"service", "replica"}
 _Record = Mapping[str, t.Any]
 _Line = Mapping[str, t.Any]
 
@@ -109,11 +111,28 @@ def check_plan(plan: _Line) -> None:
         raise FleetError("this is not a host plan", hint=f"it lacks {', '.join(missing)}")
     if plan["plan"] != PLAN_FORMAT:
         raise FleetError(f"the plan has format {plan['plan']} and this collection knows format {PLAN_FORMAT}", field="plan")
+    _check_shape(plan)
     hint = "make a new plan; plans are not edited by hand"
     if plan["digest"] != digest_of_plan(plan["layout"], plan["services"]):
         raise FleetError("the plan's layout or services are not those that its digest was made from", field="digest", hint=hint)
     if plan["base"]["digest"] != digest_of_base(plan["base"]["gpus"]):
         raise FleetError("the plan's base is not the one that its digest was made from", field="base.digest", hint=hint)
+
+
+def _check_shape(plan: _Line) -> None:
+    """FleetError for what cannot be read as a plan, whatever its digests say: who calls the module by hand may hand over anything."""
+    hint = "make a new plan; plans are not edited by hand"
+    base, serial = plan["base"], plan["serial"]
+    if not isinstance(serial, int) or isinstance(serial, bool):
+        raise FleetError(f"expected a whole number, found {serial}", field="serial", hint=hint)
+    if not isinstance(base, Mapping) or not {"digest", "gpus"} <= set(base):
+        raise FleetError("expected digest and gpus", field="base", hint=hint)
+    parts = (("base.gpus", base["gpus"], _BASE), ("layout", plan["layout"], _LAYOUT), ("services", plan["services"], _SERVICE))
+    for name, lines, needed in parts:
+        if not isinstance(lines, (list, tuple)) or not all(isinstance(line, Mapping) and needed <= set(line) for line in lines):
+            raise FleetError(f"expected a list of lines with {', '.join(sorted(needed))}", field=name, hint=hint)
+    if not all("gpu" in line or "gpus" in line for line in plan["services"]):
+        raise FleetError("expected gpu or gpus in every line", field="services", hint=hint)
 
 
 def _same(record: _Record | None, plan: _Line) -> bool:
@@ -165,6 +184,11 @@ def layout_is_true(plan: _Line, observed: Mapping[str, _Line]) -> bool:
     return True
 
 
+def asks_nothing(plan: _Line, observed: Mapping[str, _Line]) -> bool:
+    """True when a host that carries no plan has nothing to do for this one, and records none: all is as it was found and adopted."""
+    return layout_is_true(plan, observed) and not any(managed(line) for line in plan["services"])
+
+
 def begin(plan: _Line, record: _Record | None, observed: Mapping[str, _Line]) -> Outcome:
     """May this host begin ``plan``? What it then records, stops and forgets.
 
@@ -182,7 +206,7 @@ def begin(plan: _Line, record: _Record | None, observed: Mapping[str, _Line]) ->
     differs = drift(plan["base"]["gpus"], observed)
     if differs:
         raise FleetError(f"this host is not as it was when the plan was made: {'; '.join(differs)}", field="base", hint="plan again")
-    if record is None and layout_is_true(plan, observed) and not any(managed(line) for line in plan["services"]):
+    if record is None and asks_nothing(plan, observed):
         return Outcome(needed=False)
     standing = [] if record is None else [*record["standing"], *record["services"]]
     started = {"serial": plan["serial"], "digest": plan["digest"], "state": "started", "services": _managed(plan), "standing": standing}

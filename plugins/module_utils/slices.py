@@ -51,24 +51,30 @@ def parse_entries(entries: Sequence[Mapping[str, t.Any]]) -> list[Device]:
             raise FleetError(f"'{name}' cannot be the name of a variable", field=f"{field}.name", hint="write one like GPU_0")
         if any(device.name == name for device in devices):
             raise FleetError(f"{name} is there twice", field=f"{field}.name", hint="give each device its own name")
+        if isinstance(start, bool):  # Ansible takes true for 1
+            raise FleetError(f"expected a whole number, found {str(start).lower()}", field=f"{field}.start", hint="write start: 1")
         if (profile is None) != (start is None):
             raise FleetError("a slice needs both profile and start", field=field, hint="leave out both for the whole GPU")
         devices.append(Device(name, str(entry["gpu"]), profile, start))
     return devices
 
 
-def resolve(nvml: Nvml, device: Device) -> str | None:
+def resolve(nvml: Nvml, device: Device, check: bool = False) -> str | None:
     """The UUID to give a container now: of the slice's MIG device, or of the GPU. None when that slice does not exist (yet).
 
-    FleetError when the GPU is not there or is lost, or when a whole GPU is wished and MIG is on, for then no container can use it.
+    FleetError when the GPU is not there or is lost, when the board can have no such slice, or when a whole GPU is wished and MIG is on,
+    for then no container can use it. Not so with ``check``: what would switch MIG off was only predicted.
     """
     try:
         handle = nvml.find(device.gpu)
         mode = nvml.mig_mode(handle)
         mig = mode is not None and mode.current
         if device.profile is not None:
-            return _slice(nvml, handle, device) if mig else None
-        if mig:
+            if mode is None:
+                hint = "leave out profile and start for the whole GPU"
+                raise FleetError(f"{device.gpu} has no MIG, so it has no slices", field=device.name, hint=hint)
+            return _slice(nvml, handle, device, mig)
+        if mig and not check:
             raise FleetError(f"{device.gpu} has MIG on: no container can have it whole", field=device.name, hint="name one of its slices")
         return nvml.uuid(handle)
     except NvmlError as error:
@@ -79,9 +85,18 @@ def resolve(nvml: Nvml, device: Device) -> str | None:
         raise
 
 
-def _slice(nvml: Nvml, handle: Handle, device: Device) -> str | None:
+def _slice(nvml: Nvml, handle: Handle, device: Device, mig: bool) -> str | None:
     geometry = nvml.geometry(handle)
-    wanted = device.profile if geometry is None else find_profile(geometry, t.cast(str, device.profile)).name
+    wanted = device.profile
+    if geometry is not None:
+        profile = find_profile(geometry, t.cast(str, device.profile))
+        wanted = profile.name
+        if device.start not in profile.starts:
+            starts = ", ".join(map(str, profile.starts))
+            message = f"{wanted} cannot start at memory slice {device.start} of {device.gpu}"
+            raise FleetError(message, field=device.name, hint=f"it starts at one of {starts}")
+    if not mig:
+        return None
     for instance in nvml.gpu_instances(handle):
         if (instance.start, instance.profile) == (device.start, wanted) and instance.compute_instances:
             return instance.compute_instances[0].uuid
@@ -92,7 +107,7 @@ def resolve_all(nvml: Nvml, devices: Sequence[Device], check: bool) -> dict[str,
     """UUID by variable. A slice that is not there is ``(known after apply)`` with ``check``, and a FleetError without."""
     found: dict[str, str] = {}
     for device in devices:
-        uuid = resolve(nvml, device)
+        uuid = resolve(nvml, device, check)
         if uuid is None and not check:
             raise FleetError(f"there is no {device.where}", field=device.name, hint="bring the GPU to its layout first (gpuops.fleet.mig)")
         found[device.name] = uuid or KNOWN_AFTER_APPLY

@@ -26,7 +26,9 @@ extends_documentation_fragment:
 attributes:
   check_mode:
     support: full
-    details: A slice that does not exist yet shows as C((known after apply)), because it has no UUID.
+    details:
+      - A slice that does not exist yet shows as C((known after apply)), because it has no UUID.
+      - A whole GPU whose MIG is still on is taken for one whose MIG is off by then.
 options:
   path:
     description:

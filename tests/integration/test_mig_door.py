@@ -139,6 +139,10 @@ def test_a_label_that_cannot_be_is_refused_in_one_line_before_any_change(site: S
             {"config": "l.yml", "label": "x", "layout": [{"gpu": "0"}]},
             "layout: a layout is given inline and by file; write either layout, or config and label",
         ),
+        (
+            {"selectors": [{"devices": "all"}]},
+            "selectors: the entries of a layout file are read from it; write config and label instead",
+        ),
         ({"config": "l.yml", "label": ["x"]}, "label: expected text, found ['x']; write it in quotes"),
         ({"layout": [{"gpu": "0", "sizes": ["1g.10gb"]}]}, "Unsupported parameters for (gpuops.fleet.mig) module: layout.sizes."),
     ],

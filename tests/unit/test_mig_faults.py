@@ -189,6 +189,18 @@ def test_a_lost_gpu_is_passed_over_by_all(world: t.Callable[..., World]) -> None
     fleet.host.simctl("lose", "--gpu", "0")
     entry = {"devices": "all", "device_filter": [], "mig": True, "instances": [], "source": "mig.yaml:3"}
     assert fleet.done(selectors=[entry]) == [f"{fleet.uuids[1]}: switch MIG on"]
+    assert fleet.mig(selectors=[entry])["notes"] == ["GPU 0 does not answer (GPU is lost); devices: all passes over it"]
+    assert fleet.mig(selectors=[{**entry, "devices": [1]}])["notes"] == []
+
+
+@pytest.mark.parametrize("devices", [[0], [1, "0"]])
+def test_a_lost_gpu_that_a_layout_file_names_is_said_to_be_lost(world: t.Callable[..., World], devices: list[int | str]) -> None:
+    fleet = world(f"{H100}:2")
+    fleet.host.simctl("lose", "--gpu", "0")
+    entry = {"devices": devices, "device_filter": [], "mig": True, "instances": [], "source": "mig.yaml:3"}
+    lost = "mig.yaml:3: devices: GPU 0 is lost (GPU is lost); nothing was changed; look for its XID in the kernel's log"
+    assert fleet.refused(selectors=[entry]) == lost
+    assert fleet.refused(selectors=[{**entry, "devices": [7]}]).startswith("mig.yaml:3: devices: there is no GPU 7; ")
 
 
 def test_a_host_that_another_holds_is_not_changed(world: t.Callable[..., World]) -> None:

@@ -17,6 +17,24 @@ from mig_world import A100, H100, KNOWN_AFTER_APPLY, L40S, WAITS, World, smi
 if t.TYPE_CHECKING:
     from conftest import MakeHost, RunModule
 
+# No profile takes all five compute slices, nor all ten memory slices.
+ZEPHYR = """\
+board: zephyr-120gb
+name: ACME Zephyr 120GB
+architecture: rubin
+compute_capability: '14.2'
+memory: {total_mib: 122880}
+sm: 105
+power: {max_w: 900}
+mig:
+  mode_change: immediate
+  compute_slices: 5
+  memory_slices: 10
+  profiles:
+    - {name: 1g.12gb, size: 1, max: 5}
+    - {name: 2g.36gb, size: 3, max: 2, starts: [0, 7]}
+"""
+
 
 @pytest.fixture
 def world(fleet_host: MakeHost, run_module: RunModule, tmp_path: Path) -> t.Callable[..., World]:
@@ -164,6 +182,16 @@ def test_other_boards_are_cut_as_their_driver_says(world: t.Callable[..., World]
 # A mode that waits
 
 
+def test_a_board_without_a_profile_of_its_whole_is_cut_to_its_last_slice(world: t.Callable[..., World], tmp_path: Path) -> None:
+    board = tmp_path / "zephyr.yml"
+    board.write_text(ZEPHYR)
+    fleet = world(str(board))
+    (gpu,) = fleet.uuids
+    fleet.done((gpu, "2g.36gb", "2g.36gb", "1g.12gb"))
+    assert fleet.slices(0) == ["1g.12gb@3", "2g.36gb@0", "2g.36gb@7"]
+    assert "together they need 6 compute slices and the board has 5" in fleet.refused((gpu, *["2g.36gb"] * 2, *["1g.12gb"] * 2))
+
+
 def test_a_mode_that_waits_is_pending_and_no_slice_is_made(world: t.Callable[..., World]) -> None:
     fleet = world(A100)
     (gpu,) = fleet.uuids
@@ -221,18 +249,17 @@ def test_with_reset_exactly_the_pending_gpu_is_reset_and_the_run_goes_on(world: 
         ),
         ("#!/bin/sh\necho 'treating as warning'\nexit 0\n", "treating as warning"),
         ("#!/bin/sh\nexit 7\n", "no word"),
-        (None, "No such file or directory"),
+        ("#!/no/such/interpreter\n", "No such file or directory"),
     ],
 )
 def test_a_reset_that_fails_is_told_in_its_own_words_and_the_switch_is_withdrawn(
-    world: t.Callable[..., World], program: str | None, words: str
+    world: t.Callable[..., World], program: str, words: str
 ) -> None:
     fleet = world(A100)
     (gpu,) = fleet.uuids
     wrapper = fleet.where / "nvidia-smi"
-    if program is not None:
-        wrapper.write_text(program)
-        wrapper.chmod(0o755)
+    wrapper.write_text(program)
+    wrapper.chmod(0o755)
     result = fleet.mig((gpu, "1g.10gb"), reset=True, nvidia_smi=str(wrapper))
     assert result["failed"]
     assert result["msg"] == (
@@ -240,6 +267,18 @@ def test_a_reset_that_fails_is_told_in_its_own_words_and_the_switch_is_withdrawn
         f"{wrapper} -r -i {fleet.pcis[0]} did not bring the mode into force: {words}; the layout from before was put back"
     )
     assert fleet.show()[0]["mig"]["pending"] is False
+
+
+def test_without_the_program_that_resets_no_slice_is_destroyed(world: t.Callable[..., World]) -> None:
+    fleet = world(A100)
+    (gpu,) = fleet.uuids
+    fleet.mig((gpu, "1g.10gb@0", "2g.20gb@2"), reset=True, nvidia_smi=smi(fleet))
+    missing = str(fleet.where / "nvidia-smi")
+    assert fleet.refused((gpu, None), reset=True, nvidia_smi=missing) == (
+        f"nvidia_smi: GPU {gpu} needs a reset, and there is no program {missing} on this host; nothing was changed; "
+        "give its path, or write reset: false and reset the GPU or reboot the host"
+    )
+    assert fleet.done((gpu, "1g.10gb@0"), reset=True, nvidia_smi=missing) == [f"{gpu}: destroy 2g.20gb at memory slice 2"]
 
 
 def test_a_switch_that_waits_against_expectation_is_pending_with_the_drivers_reason(world: t.Callable[..., World]) -> None:
@@ -309,7 +348,7 @@ def test_a_gpu_is_found_by_uuid_pci_address_or_index(world: t.Callable[..., Worl
     assert fleet.mig((names[spelling], "1g.10gb"), check=True)["steps"][0] == f"{uuid}: switch MIG on"
 
 
-@pytest.mark.parametrize("name", ["7", "GPU-00000000-0000-0000-0000-000000000000", "0000:ff:00.0", "eth0"])
+@pytest.mark.parametrize("name", ["7", "GPU-00000000-0000-0000-0000-000000000000", "0000:ff:00.0", "eth0", "4294967296", "²"])
 def test_an_unknown_gpu_is_refused_with_those_that_there_are(world: t.Callable[..., World], name: str) -> None:
     fleet = world(H100, L40S)
     listed = ", ".join(f"{number} ({pci}, {uuid})" for number, (pci, uuid) in enumerate(zip(fleet.pcis, fleet.uuids, strict=True)))
@@ -424,6 +463,18 @@ def test_an_open_capability_file_makes_its_slice_busy(world: t.Callable[..., Wor
         (
             {"layout": [{"gpu": "0", "instances": [{"profile": "1g.10gb", "start": 1, "count": 2}]}]},
             "layout[0].instances[0].count: 2 instances",
+        ),
+        (
+            {"layout": [{"gpu": "0", "instances": [{"profile": "1g.10gb", "count": True}]}]},
+            "layout[0].instances[0].count: expected a whole number, found true; write count: 1",
+        ),
+        (
+            {"layout": [{"gpu": "0", "instances": [{"profile": "1g.10gb", "start": False}]}]},
+            "layout[0].instances[0].start: expected a whole number, found false; write start: 1",
+        ),
+        (
+            {"layout": [{"gpu": "0", "instances": []}], "proc_root": "/no/such/place"},
+            "proc_root: cannot see who has a GPU open, for /no/such/place cannot be read (No such file or directory); nothing was changed",
         ),
         ({"layout": [{"gpu": "0", "instances": [{"start": 1}]}]}, "profile"),
         ({"layout": [{"gpu": "0", "slices": []}]}, "layout.slices"),

@@ -101,3 +101,25 @@ def test_a_missing_pynvml_names_the_interpreter_and_the_package() -> None:
     assert str(error) == ("Python package nvidia-ml-py (module pynvml) cannot be imported by /usr/bin/python3: No module named 'pynvml'")
     assert error.name == "PYNVML_MISSING"
     assert error.args == (str(error),)
+
+
+def _profile(slices: int, size: int, most: int, *starts: int) -> nvml_data.GpuInstanceProfile:
+    return nvml_data.GpuInstanceProfile(0, 0, f"{slices}g.{size}gb", slices, size, 1024, 14, most, starts)
+
+
+@pytest.mark.parametrize(
+    ("profiles", "memory_slices", "compute_slices"),
+    [
+        # the profile of the whole board tells, whatever others count
+        ([_profile(7, 8, 1, 0), _profile(1, 1, 7, *range(7))], 8, 7),
+        ([_profile(4, 6, 1, 0), _profile(2, 2, 3, 0, 2, 4)], 6, 4),
+        # without one: the most equal instances that fit, by count and by place
+        ([_profile(1, 1, 5, *range(10)), _profile(2, 3, 2, 0, 7)], 10, 5),
+        ([_profile(1, 1, 2, *range(10)), _profile(2, 3, 9, 0, 1, 2, 3, 6)], 10, 6),
+        ([_profile(3, 4, 1, 0)], 5, 3),
+    ],
+)
+def test_the_compute_slices_of_a_board_are_those_that_it_holds_at_once(
+    profiles: list[nvml_data.GpuInstanceProfile], memory_slices: int, compute_slices: int
+) -> None:
+    assert nvml_data.compute_slices(tuple(profiles), memory_slices) == compute_slices

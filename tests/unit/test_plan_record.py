@@ -168,6 +168,28 @@ def test_what_is_no_plan_is_refused(key: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"serial": "3"}, "serial: expected a whole number, found 3"),
+        ({"serial": True}, "serial: expected a whole number, found True"),
+        ({"base": None}, "base: expected digest and gpus"),
+        ({"base": {"digest": "sha256:1"}}, "base: expected digest and gpus"),
+        ({"base": {"digest": "sha256:1", "gpus": "all"}}, "base.gpus: expected a list of lines with gpu, instances, mig"),
+        (
+            {"base": {"digest": "sha256:1", "gpus": [{"gpu": A, "mig": True}]}},
+            "base.gpus: expected a list of lines with gpu, instances, mig",
+        ),
+        ({"layout": None}, "layout: expected a list of lines with gpu"),
+        ({"layout": [*LAYOUT, {"profile": "1g.10gb"}]}, "layout: expected a list of lines with gpu"),
+        ({"services": ["ocr"]}, "services: expected a list of lines with replica, service"),
+        ({"services": [{"service": "ocr", "replica": 1}]}, "services: expected gpu or gpus in every line"),
+    ],
+)
+def test_what_cannot_be_read_as_a_plan_is_refused_by_field(change: dict[str, t.Any], message: str) -> None:
+    assert refused(lambda: records.check_plan({**plan(), **change})) == f"{message}; {BY_HAND}"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
         ({"plan": 2}, "plan: the plan has format 2 and this collection knows format 1"),
         (
             {"services": []},

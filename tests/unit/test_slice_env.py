@@ -103,6 +103,29 @@ def test_in_check_mode_a_slice_to_come_is_known_after_apply_and_nothing_is_writt
     assert not world.path.exists()
 
 
+def test_in_check_mode_a_gpu_that_is_about_to_leave_mig_is_given_as_a_whole(world: World) -> None:
+    whole = {"name": "GPU_0", "gpu": world.gpus[0]}
+    predicted = world.write(whole, check=True)
+    world.run("mig", {"layout": [{"gpu": world.gpus[0], "mig": False}], **world.state})
+    assert predicted["devices"] == world.write(whole)["devices"] == {"GPU_0": world.gpus[0]}
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_slice_that_can_never_be_is_refused_before_it_is_waited_for(world: World, check: bool) -> None:
+    refused = [
+        ({"gpu": world.gpus[2]}, f"GPU_0: {world.gpus[2]} has no MIG, so it has no slices; leave out profile and start for the whole GPU"),
+        (
+            {"gpu": world.gpus[1], "start": 7},
+            f"GPU_0: 1g.10gb cannot start at memory slice 7 of {world.gpus[1]}; it starts at one of 0, 1, 2, 3, 4, 5, 6",
+        ),
+        ({"start": True}, "entries[0].start: expected a whole number, found true; write start: 1"),
+    ]
+    for changes, message in refused:
+        result = world.write({**world.slice(), **changes}, check=check)
+        assert (result["failed"], result["msg"]) == (True, message)
+    assert not world.path.exists()
+
+
 def test_a_slice_that_is_not_there_is_refused(world: World) -> None:
     result = world.write(world.slice(5))
     assert result["msg"] == (f"GPU_0: there is no slice 1g.10gb@5 of {world.gpus[0]}; bring the GPU to its layout first (gpuops.fleet.mig)")
