@@ -13,6 +13,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import wish_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_work import managed_services
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import read_plan
 
@@ -26,7 +27,7 @@ def host_plan(host: str, plans: str, manifests: str) -> dict[str, t.Any]:
     plan = read_plan(path, text).data
     if plan["host"] != host:
         wrong = f"this plan was made for host '{plan['host']}', not for '{host}'"
-        raise FleetError(wrong, file=path, field="host", hint="run playbook plan again")
+        raise read_yaml(text, path).error(("host",), wrong, "run playbook plan again")
     services = managed_services(plan, read_manifests(door.read_texts(manifests)), path)
     return {"changed": False, "exists": True, "plan": dict(plan), "layout": wish_of(plan), "services": services}
 

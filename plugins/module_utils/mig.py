@@ -31,7 +31,6 @@ _KEEP, _KEEP_USABLE, _KEEP_BUSY = 100, 1, 100_000
 # More than any board has memory slices; a larger count would only make the search for places long.
 MOST_INSTANCES = 64
 
-
 RESET_REQUIRED = "it waits for a reset of the GPU"
 
 

@@ -56,6 +56,9 @@ Model = t.TypeVar("Model", bound="BaseModel")
 _SIZE = re.compile(r"^([0-9]+(?:\.[0-9]+)?) ?(MiB|GiB)$")
 SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)? ?(MiB|GiB)$"
 
+# 1 EiB: far more than any GPU, host or disk has.
+MOST_MIB = 2**40
+
 
 class Wrong(ValueError):
     """Raised inside validators: what was wrong, what would be right, and at which field below the checked one."""
@@ -78,6 +81,8 @@ def parse_size(value: object) -> int:
     if not found:
         raise Wrong(f"{describe(value)} is not a size", "write a number with MiB or GiB, such as '512 MiB' or '1.5 GiB'")
     amount = float(found.group(1)) * (1024 if found.group(2) == "GiB" else 1)
+    if amount > MOST_MIB:  # so many digits that float() calls it infinite among them
+        raise Wrong("the size is too large to be true", f"write at most '{MOST_MIB // 1024} GiB'")
     if amount != int(amount):
         raise Wrong(f"'{value}' is not a whole number of MiB", f"write '{int(amount) + 1} MiB'")
     return int(amount)

@@ -60,7 +60,7 @@ def read_data(name: str) -> Located:
 def yaml_files(directory: str | os.PathLike[str]) -> list[str]:
     """Paths of all ``*.yml`` and ``*.yaml`` below a directory, sorted; hidden files and directories are left out.
 
-    :raises FleetError: there is no such directory, or it cannot be read.
+    :raises FleetError: there is no such directory, it cannot be read, or a directory bears the name of a YAML file.
     """
     root = os.fspath(directory)
     if not os.path.isdir(root):
@@ -73,6 +73,9 @@ def yaml_files(directory: str | os.PathLike[str]) -> list[str]:
     found: list[str] = []
     for place, directories, names in os.walk(root, onerror=refuse):
         directories[:] = [name for name in directories if not name.startswith(".")]
+        for name in sorted(directories):
+            if name.endswith((".yml", ".yaml")):  # passed over in silence, a service that was meant would be missing
+                raise FleetError("a directory, where its name promises a file", file=os.path.join(place, name), hint="rename or remove it")
         found.extend(os.path.join(place, name) for name in names if name.endswith((".yml", ".yaml")) and not name.startswith("."))
     return sorted(found)
 

@@ -62,8 +62,10 @@ def plan_fleet(
     manifests, previous, policies = _read_all(manifest_texts, plan_texts, hosts, runtimes)
     before = [*(placement for name in sorted(previous) for placement in previous[name].placements), *(found or ())]
     states = _hosts(hosts, policies, catalogue, before)
-    solution = make_plan(Problem(tuple(states), tuple(need_of(manifest) for manifest in manifests), tuple(before)))
     digests = {manifest.service: manifest.digest() for manifest in manifests}
+    lines = [line for plan in previous.values() for line in plan.data["services"]]
+    changed = frozenset(line["service"] for line in lines if line["manifest"] != digests.get(line["service"]))
+    solution = make_plan(Problem(tuple(states), tuple(need_of(manifest) for manifest in manifests), tuple(before), changed))
     adopted = [manifest.service for manifest in manifests if manifest.model.lifecycle == "adopted"]
     plans = {
         host.name: make_host_plan(host, solution, hosts[host.name]["facts"], digests, adopted, previous.get(host.name), found is not None)

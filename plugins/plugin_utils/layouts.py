@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.mig import MOST_INSTANCES
 from ansible_collections.gpuops.fleet.plugins.module_utils.selectors import parse_identity
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import describe
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, Path, read_yaml
@@ -181,6 +182,8 @@ class _Reader:
             )
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise self.located.error(path, f"expected a count, found {describe(count)}", f"write a whole number of slices: {profile}: 1")
+        if count > MOST_INSTANCES:
+            raise self.located.error(path, f"no GPU has {count} instances", f"write at most {MOST_INSTANCES}")
 
 
 _EXAMPLE = {

@@ -13,6 +13,7 @@ import typing as t
 from collections.abc import Collection, Iterable, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import name_parts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import memory
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
     AfterValidator,
@@ -62,7 +63,18 @@ def _positive(value: int) -> int:
 
 
 Name = t.Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": _NAME.pattern})]
+
+
+def _profile_name(value: str) -> str:
+    try:
+        name_parts(value)
+    except FleetError as error:
+        raise Wrong(error.message, error.hint or "write one like 1g.10gb") from error
+    return value
+
+
 Line = t.Annotated[str, Field(min_length=1), AfterValidator(_no_line_break)]
+ProfileName = t.Annotated[Line, AfterValidator(_profile_name)]
 SomeSize = t.Annotated[Size, AfterValidator(_positive)]
 PortNumber = t.Annotated[int, Field(ge=1, le=65535)]
 
@@ -75,7 +87,7 @@ class Gpu(Strict):
     )
     count: int = Field(default=1, ge=1, le=16, description="GPUs for one replica, all on one host; more than 1 only with 'exclusive'")
     memory: SomeSize | None = Field(default=None, description="memory needed on each GPU or slice")
-    profile: Line | None = Field(default=None, description="exactly this MIG profile (isolation: slice)")
+    profile: ProfileName | None = Field(default=None, description="exactly this MIG profile (isolation: slice)")
     compute: float | None = Field(default=None, gt=0, le=1, description="share of the GPU's SMs (slice) or of its time (shared)")
     models: list[Line] = Field(default_factory=list, description="only these boards: a catalogue id, or a part of it")
     not_models: list[Line] = Field(default_factory=list, description="never these boards")
@@ -177,6 +189,7 @@ class ManifestModel(Strict):
         if self.gpu.memory is None and self.gpu.profile is None and self.model is None:
             raise Wrong("nothing says how much GPU memory is needed", "add 'memory: 8 GiB', or a 'profile', or a 'model' block", "gpu")
         _ports_agree(self.ports, self.health)
+        _targets_differ(self.volumes)
         if self.lifecycle == "managed":
             _can_be_rendered(self)
         return self
@@ -194,6 +207,18 @@ def _ports_agree(ports: Sequence[Port], health: Health | None) -> None:
     if health is not None and health.port not in names:
         known = f"write one of: {', '.join(names)}" if names else "add a port"
         raise Wrong(f"there is no port named '{health.port}'", known, "health", "port")
+
+
+def _targets_differ(volumes: Sequence[Volume]) -> None:
+    """Compose mounts one thing at one place; it would say so only on the host."""
+    seen: dict[str, int] = {}
+    for index, volume in enumerate(volumes):
+        target = volume.target.rstrip("/")
+        if target in seen:
+            raise Wrong(
+                f"'{volume.target}' is already that of volumes[{seen[target]}]", "give each volume its own", "volumes", index, "target"
+            )
+        seen[target] = index
 
 
 def _can_be_rendered(manifest: ManifestModel) -> None:

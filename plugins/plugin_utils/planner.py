@@ -11,7 +11,7 @@ the order of the input does not matter.
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explain
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut
@@ -37,7 +37,7 @@ def make_plan(problem: Problem) -> Solution:
     fleet = Fleet(problem)
     needs = {need.service: need for need in problem.needs}
     before = _by_replica(problem.previous, fleet)
-    placed = _keep_all(fleet, needs, before)
+    placed = _keep_all(fleet, needs, before, problem.changed)
     missing: list[tuple[Need, int]] = []
     for need, replica in _waiting(problem.needs, placed):
         found = None if need.adopted else _place(fleet, need, replica, before.get((need.service, replica)))
@@ -66,10 +66,11 @@ def _by_replica(previous: Iterable[Placement], fleet: Fleet) -> dict[Key, Placem
     return result
 
 
-def _keep_all(fleet: Fleet, needs: Mapping[str, Need], before: Mapping[Key, Placement]) -> dict[Key, Placement]:
-    """Who stays: adopted services first, for nothing moves them, then by priority and name."""
+def _keep_all(fleet: Fleet, needs: Mapping[str, Need], before: Mapping[Key, Placement], changed: Set[str]) -> dict[Key, Placement]:
+    """Who stays: adopted services first, for nothing moves them; then those that ask for what they had, so that nobody who grows
+    pushes them out; then by priority and name."""
     wanted = [(needs[service], replica) for service, replica in before if service in needs and replica <= needs[service].replicas]
-    wanted.sort(key=lambda each: (not each[0].adopted, -each[0].priority, each[0].service, each[1]))
+    wanted.sort(key=lambda each: (not each[0].adopted, each[0].service in changed, -each[0].priority, each[0].service, each[1]))
     placed: dict[Key, Placement] = {}
     for need, replica in wanted:
         kept = _keep(fleet, need, before[(need.service, replica)])

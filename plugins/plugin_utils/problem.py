@@ -154,11 +154,15 @@ class Placement:
 
 @dataclass(frozen=True)
 class Problem:
-    """Everything that a plan is made from. ``previous``: what the last plans say, also of services that are gone."""
+    """Everything that a plan is made from. ``previous``: what the last plans say, also of services that are gone.
+
+    ``changed``: services whose manifest is not the one that their last plan was made from; their need may have grown.
+    """
 
     hosts: tuple[Host, ...]
     needs: tuple[Need, ...]
     previous: tuple[Placement, ...] = ()
+    changed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

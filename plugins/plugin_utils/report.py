@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import gpu_names
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.report_gpu import (
     ASIDE,
     HELD,
@@ -31,6 +32,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.report_gpu import (
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.report_plan import Service, outside
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.report_plan import wishes as read_wishes
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.report_teams import team_slots, team_tags
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import is_true_as_found
 
 Data = Mapping[str, t.Any]
 
@@ -122,7 +124,10 @@ class TeamRow:
 
 @dataclass(frozen=True)
 class HostView:
-    """One host. ``plan``: serial of its plan; ``carried``: serial and state of the plan that the host says it carries."""
+    """One host. ``plan``: serial of its plan; ``carried``: serial and state of the plan that the host says it carries.
+
+    ``asks``: there is a plan for the host to carry. An adoption's plan that asks nothing of its host is never carried.
+    """
 
     name: str
     environment: str | None
@@ -133,6 +138,7 @@ class HostView:
     os: str | None
     plan: int | None
     carried: str | None
+    asks: bool
     gpus: tuple[GpuView, ...]
     notes: tuple[str, ...]
 
@@ -271,6 +277,7 @@ def _host(name: str, inputs: Inputs, services: Mapping[str, Service]) -> HostVie
         os=" ".join(str(system[key]) for key in ("id", "version") if system.get(key)) or None,
         plan=plan.get("serial") if plan else None,
         carried=f"{carried.get('serial')} {carried.get('state') or ''}".strip() if carried else None,
+        asks=plan is not None and (bool(carried) or not is_true_as_found(plan, known)),
         gpus=tuple(gpus),
         notes=tuple(_host_notes(facts, wishes)),
     )
@@ -410,6 +417,6 @@ def _alerts(host: HostView, rows: Sequence[ReplicaRow]) -> Iterable[Alert]:
                 yield Alert(False, where, f"{block.label}: {block.why}.")
         if gpu.cordoned:
             yield Alert(False, where, "Cordoned: nothing new is placed here.")
-    if host.sensed and host.plan is not None and host.carried != f"{host.plan} done":
+    if host.sensed and host.asks and host.carried != f"{host.plan} done":
         carried = f"carries plan {host.carried}" if host.carried else "carries no plan"
         yield Alert(False, host.name, f"Plan {host.plan} is not carried out: the host {carried}.")

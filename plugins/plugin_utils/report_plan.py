@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.claims import only_watches
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.report_gpu import Tenant, Wish
 
 Data = Mapping[str, t.Any]

@@ -9,7 +9,11 @@ import copy
 import json
 import typing as t
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import asks_nothing, managed, name_of, state_of
+
 Data = t.Mapping[str, t.Any]
+# (GPU UUID, profile, start); the last two are None of a GPU without slices.
+Place = tuple[str, str | None, int | None]
 
 # What moves from one minute to the next without any decision behind it. A published file that followed these would change at every run.
 _MOVING_HOST = ("ports_listening", "memory_available_mib", "load", "uptime_s")
@@ -22,7 +26,7 @@ def policy_of(variables: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
 
 
 def unplaced_lines(unplaced: t.Iterable[Data]) -> list[str]:
-    """What has no place: ``llm-chat replica 1: reason``; replicas of a service with one reason are one line, ``ocr replicas 2 to 4, 7: ...``."""
+    """What has no place: ``llm-chat replica 1: reason``. Replicas with one reason are one line: ``ocr replicas 2 to 4, 7: ...``."""
     grouped: dict[tuple[str, str], list[int]] = {}
     for each in unplaced:
         grouped.setdefault((each["service"], each["reason"]), []).append(each["replica"])
@@ -116,7 +120,8 @@ def host_problems(facts: Data) -> list[str]:
         problems.append(f"no NVIDIA driver: {driver.get('error') or 'not loaded'}")
     for gpu in facts.get("gpus") or []:
         if gpu.get("state", "ok") != "ok":
-            problems.append(f"GPU {gpu.get('pci')} is {gpu['state']}: {gpu.get('error') or 'no reason given'}")
+            # What is lost may have no address any more.
+            problems.append(f"GPU {gpu.get('pci') or gpu.get('index')} is {gpu['state']}: {gpu.get('error') or 'no reason given'}")
         mig = gpu.get("mig") or {}
         if mig and mig.get("current") != mig.get("pending"):
             problems.append(f"GPU {gpu.get('pci')}: MIG mode waits for a reset (now {mode_of(gpu)})")
@@ -127,9 +132,9 @@ def host_problems(facts: Data) -> list[str]:
     return sorted(set(problems))
 
 
-def _tenants(plan: Data | None) -> dict[tuple[str, str | None, int | None], list[str]]:
+def _tenants(plan: Data | None) -> dict[Place, list[str]]:
     """Who is planned on what: (gpu, profile, start) or (gpu, None, None) -> replica names."""
-    result: dict[tuple[str, str | None, int | None], list[str]] = {}
+    result: dict[Place, list[str]] = {}
     for entry in (plan or {}).get("services") or []:
         for gpu in entry.get("gpus") or [entry["gpu"]]:
             key = (gpu, entry.get("profile"), entry.get("start"))
@@ -137,8 +142,13 @@ def _tenants(plan: Data | None) -> dict[tuple[str, str | None, int | None], list
     return result
 
 
-def _health(names: t.Sequence[str], facts: Data) -> str | None:
-    """State of the containers of these replicas; None when containers were not read, 'no engine' when there is none."""
+def _health(names: t.Sequence[str], facts: Data, adopted: t.Collection[str]) -> str | None:
+    """State of the containers of these replicas; None when containers were not read, 'no engine' when there is none.
+
+    What was adopted runs under a name of its own, and is only kept in place: nothing is said of its state.
+    """
+    if all(name in adopted for name in names):
+        return ", ".join("adopted" for _name in names)
     docker = (facts.get("engine") or {}).get("docker") or {}
     if not docker.get("present"):
         return "no engine"
@@ -149,31 +159,63 @@ def _health(names: t.Sequence[str], facts: Data) -> str | None:
     for each in containers:
         words = " ".join(str(each[key]) for key in ("state", "health") if each.get(key))
         by_project.setdefault(str(each.get("project") or each.get("name")), []).append(words)
-    return ", ".join(" ".join(by_project.get(name, ["not running"])) for name in names)
+    return ", ".join("adopted" if name in adopted else " ".join(by_project.get(name, ["not running"])) for name in names)
 
 
 def status_table(hosts: t.Mapping[str, Data]) -> list[str]:
-    """One line a slice or a whole GPU: who is on it, by which plan, how it is. ``hosts``: name -> {facts, plan (or None)}."""
+    """One line a slice or a whole GPU: who is on it, by which plan, how it is. ``hosts``: name -> {facts, plan (or None)}.
+
+    A place of the plan that is not on the board (not made yet, gone with a reboot, on a GPU that is gone) has its line too.
+    """
     rows: list[list[t.Any]] = [["HOST", "GPU", "BOARD", "SLICE", "SERVICE", "PLAN", "HEALTH"]]
     for name in sorted(hosts):
         facts, plan = hosts[name]["facts"], hosts[name].get("plan")
         carried = facts.get("plan") or {}
         serial = f"{carried['serial']} {carried.get('state', '')}".strip() if carried else None
-        if plan and (not carried or carried.get("serial") != plan.get("serial")):
+        if plan and not carried and is_true_as_found(plan, facts):
+            serial = f"{plan['serial']} (nothing to do)"
+        elif plan and (not carried or carried.get("serial") != plan.get("serial")):
             serial = f"{serial or 'none'} (plan {plan['serial']} waits)"
         tenants = _tenants(plan)
+        adopted = {name_of(entry) for entry in (plan or {}).get("services") or [] if not managed(entry)}
         for gpu in facts.get("gpus") or []:
-            uuid, instances = gpu.get("uuid"), (gpu.get("mig") or {}).get("instances") or []
-            places: list[tuple[str | None, int | None]] = [(each["profile"], each["start"]) for each in instances] or [(None, None)]
-            for profile, start in places:
-                names = tenants.get((str(uuid), profile, start), [])
-                ill = gpu.get("state", "ok") != "ok"
-                health = f"GPU {gpu['state']}" if ill else _health(names, facts) if names else None
-                place = f"{profile}@{start}" if profile else mode_word(gpu)
-                rows.append([name, gpu.get("pci"), gpu.get("name"), place, ", ".join(names) or "free", serial, health])
+            lines = _gpu_lines(gpu, facts, tenants, adopted)
+            rows.extend([name, gpu.get("pci"), gpu.get("name"), place, who, serial, health] for place, who, health in lines)
         if not facts.get("gpus"):
             rows.append([name, None, "no GPU", None, None, serial, (facts.get("driver") or {}).get("error")])
+        rows.extend(
+            [name, None, uuid, _place_text(profile, start, "whole"), ", ".join(names), serial, "GPU not on this host"]
+            for (uuid, profile, start), names in tenants.items()
+        )
     return table(rows)
+
+
+def is_true_as_found(plan: Data, facts: Data) -> bool:
+    """Is this the plan of an adoption that asks nothing of its host? Then the host carries none, and none waits."""
+    observed = {gpu["uuid"]: state_of(gpu) for gpu in facts.get("gpus") or [] if gpu.get("uuid") and gpu.get("state", "ok") == "ok"}
+    return "layout" in plan and asks_nothing(plan, observed)
+
+
+def _gpu_lines(
+    gpu: Data, facts: Data, tenants: dict[Place, list[str]], adopted: t.Collection[str]
+) -> t.Iterator[tuple[str | None, str | None, str | None]]:
+    """(place, who, health) of what is on the board, then of what the plan has there besides; takes the GPU's own out of ``tenants``."""
+    ill = f"GPU {gpu['state']}" if gpu.get("state", "ok") != "ok" else None
+    own = {key[1:]: tenants.pop(key) for key in sorted(tenants, key=str) if key[0] == str(gpu.get("uuid"))}
+    mig = gpu.get("mig") or {}
+    places: list[tuple[str | None, int | None]] = [(each["profile"], each["start"]) for each in mig.get("instances") or []]
+    if not places and (not own or ((None, None) in own and not mig.get("current"))):
+        places = [(None, None)]
+    for place in places:
+        names = own.pop(place, [])
+        health = ill or (_health(names, facts, adopted) if names else None)
+        yield _place_text(*place, None if ill else mode_word(gpu)), ", ".join(names) or (None if ill else "free"), health
+    for place, names in own.items():
+        yield _place_text(*place, "whole"), ", ".join(names), ill or "not there yet"
+
+
+def _place_text(profile: str | None, start: int | None, otherwise: str | None) -> str | None:
+    return f"{profile}@{start}" if profile else otherwise
 
 
 def mode_word(gpu: Data) -> str:

@@ -85,6 +85,8 @@ def make_host(work: Path, name: str, board: str, simulator: Path, python: str = 
     wrapper.write_text(
         "#!/bin/sh\n"
         "# The Python of one host of the demo: it finds this host's GPUs, and no others.\n"
+        "# A module runs there out of a zip file, of which a coverage measurement can tell nothing.\n"
+        "unset COVERAGE_PROCESS_CONFIG COVERAGE_PROCESS_START\n"
         f"export NVML_SIM_STATE='{gpus}' LD_LIBRARY_PATH='{simulator}' PATH='{simulator / 'bin'}':\"$PATH\"\n"
         f"exec '{python}' \"$@\"\n",
         encoding="utf-8",

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Pictures of a local HTML page, taken by a headless Chromium: light, dark, narrow, print; and what the page asked the network for.
 
-    python tests/tools/screenshot.py build/demo/reports/fleet.html build/screenshots
+    python tests/tools/screenshot.py build/demo/reports/report.html build/screenshots
 
 The browser is driven through its debugging pipe (file descriptors 3 and 4), so nothing but the standard library is needed, the
 window can be narrower than a desktop allows, and ``prefers-color-scheme`` is what the page really sees.

@@ -124,7 +124,7 @@ def test_a_service_without_a_manifest_is_named(site: Site) -> None:
 
 def test_a_plan_of_another_host_is_refused(site: Site) -> None:
     path = site.plan(host="b")
-    with pytest.raises(FleetError, match=rf"^{path}: host: this plan was made for host 'b', not for 'a'; run playbook plan again$"):
+    with pytest.raises(FleetError, match=rf"^{path}:2: host: this plan was made for host 'b', not for 'a'; run playbook plan again$"):
         site.read()
 
 

@@ -171,6 +171,7 @@ def test_a_host_that_is_well_has_no_problem() -> None:
         ({"driver": {"present": False, "error": "Driver Not Loaded"}}, "no NVIDIA driver: Driver Not Loaded"),
         ({}, "no NVIDIA driver: not loaded"),
         (changed(FACTS, "gpus.1.state", "lost"), "GPU 0000:0b:00.0 is lost: no reason given"),
+        ({**FACTS, "gpus": [{"pci": None, "index": 3, "state": "lost", "error": None}]}, "GPU 3 is lost: no reason given"),
         (changed(changed(FACTS, "gpus.1.state", "error"), "gpus.1.error", "Timeout"), "GPU 0000:0b:00.0 is error: Timeout"),
         (changed(FACTS, "gpus.0.mig.pending", False), "GPU 0000:07:00.0: MIG mode waits for a reset (now on (off after a reset))"),
         (changed(FACTS, "gpus.0.mig.instances.1.ci", []), "GPU 0000:07:00.0: slice 3g.40gb@4 has no compute instance: nobody can use it"),
@@ -238,6 +239,67 @@ def test_a_gpu_in_mig_mode_without_slices_is_uncut() -> None:
     ]
 
 
+def test_a_planned_slice_that_is_not_on_the_board_has_its_own_line_and_the_board_is_not_called_free() -> None:
+    after_reboot = {**FACTS, "gpus": [changed(GPU, "mig.instances", []), WHOLE]}
+    assert [row[3:5] + row[6:] for row in rows(after_reboot, PLAN)] == [
+        ["1g.10gb@2", "ocr-1", "not there yet"],
+        ["whole", "note-1, note-2", "-"],
+    ]
+    other = changed(GPU, "mig.instances", GPU["mig"]["instances"][1:])
+    assert [row[3:5] + row[6:] for row in rows({**FACTS, "gpus": [other]}, {**PLAN, "services": PLAN["services"][:1]})] == [
+        ["3g.40gb@4", "free", "-"],
+        ["1g.10gb@2", "ocr-1", "not there yet"],
+    ]
+
+
+def test_a_gpu_that_is_to_be_whole_and_still_has_mig_on_is_not_ready() -> None:
+    plan = {"serial": 3, "services": [{"service": "train", "replica": 1, "gpus": ["GPU-1"], "mode": "whole"}]}
+    uncut = {**FACTS, "gpus": [changed(GPU, "mig.instances", [])]}
+    assert [row[3:5] + row[6:] for row in rows(uncut, plan)] == [["whole", "train-1", "not there yet"]]
+    assert [row[4] for row in rows({**FACTS, "gpus": [GPU]}, plan)] == ["free", "free", "train-1"]
+
+
+def test_who_was_on_a_lost_gpu_is_named_and_a_lost_gpu_is_never_free() -> None:
+    lost = {**GPU, "state": "lost", "mig": None}
+    assert [row[3:] for row in rows({**FACTS, "gpus": [lost]}, {**PLAN, "services": PLAN["services"][:1]})] == [
+        ["1g.10gb@2", "ocr-1", "3 done", "GPU lost"]
+    ]
+    assert rows({**FACTS, "gpus": [lost]}, None)[0][3:] == ["-", "-", "3 done", "GPU lost"]
+
+
+def test_a_planned_gpu_that_is_not_on_the_host_has_a_status_line() -> None:
+    assert [row[1:5] + row[6:] for row in rows({**FACTS, "gpus": [GPU]}, PLAN)][2:] == [
+        ["-", "GPU-2", "whole", "note-1, note-2", "GPU not on this host"]
+    ]
+
+
+ADOPTED: dict[str, t.Any] = {
+    "serial": 1,
+    "layout": [
+        {"gpu": "GPU-1", "mode": "mig"},
+        {"gpu": "GPU-1", "profile": "1g.10gb", "start": 2},
+        {"gpu": "GPU-1", "profile": "3g.40gb", "start": 4},
+    ],
+    "services": [{"service": "lab", "replica": 1, "gpu": "GPU-1", "profile": "1g.10gb", "start": 2, "lifecycle": "adopted"}],
+}
+
+
+def test_a_plan_of_an_adoption_that_asks_nothing_of_its_host_does_not_wait() -> None:
+    found = {**FACTS, "gpus": [GPU], "plan": None, "containers": []}
+    assert {row[5] for row in rows(found, ADOPTED)} == {"1 (nothing to do)"}
+    drifted = {**found, "gpus": [changed(GPU, "mig.instances", GPU["mig"]["instances"][:1])]}
+    assert {row[5] for row in rows(drifted, ADOPTED)} == {"none (plan 1 waits)"}
+    managed = {**ADOPTED, "services": [{key: value for key, value in ADOPTED["services"][0].items() if key != "lifecycle"}]}
+    assert {row[5] for row in rows(found, managed)} == {"none (plan 1 waits)"}
+
+
+def test_an_adopted_service_is_not_called_stopped_for_running_under_another_name() -> None:
+    containers = [{"project": "ocr-1", "state": "running"}]
+    assert rows({**FACTS, "containers": containers}, ADOPTED)[0][4:] == ["lab-1", "3 done (plan 1 waits)", "adopted"]
+    plan = {"serial": 3, "services": [PLAN["services"][1], {**PLAN["services"][2], "lifecycle": "adopted"}]}
+    assert rows({**FACTS, "containers": containers}, plan)[2][4:] == ["note-1, note-2", "3 done", "not running, adopted"]
+
+
 def test_a_host_without_gpus_has_a_status_line() -> None:
     assert rows({"gpus": [], "driver": {"error": "Driver Not Loaded"}}, None) == [["a", "-", "no GPU", "-", "-", "-", "Driver Not Loaded"]]
     assert rows({"driver": None}, None)[0][6] == "-"
@@ -269,6 +331,12 @@ def test_a_roles_defaults_are_those_of_its_documentation(role: str) -> None:
 
 def test_what_has_no_place_is_told_with_its_reason() -> None:
     assert views.unplaced_lines([{"service": "llm", "replica": 2, "reason": "no GPU is free"}]) == ["llm replica 2: no GPU is free"]
+
+
+def test_replicas_without_a_place_for_one_reason_are_one_line() -> None:
+    missing = [{"service": "ocr", "replica": number, "reason": "full"} for number in (2, 3, 4, 6, 8, 9)]
+    missing += [{"service": "ocr", "replica": 10, "reason": "no port"}, {"service": "llm", "replica": 1, "reason": "full"}]
+    assert views.unplaced_lines(missing) == ["ocr replicas 2 to 4, 6, 8, 9: full", "ocr replica 10: no port", "llm replica 1: full"]
 
 
 def test_every_filter_is_documented_and_used_by_a_playbook_or_a_role() -> None:

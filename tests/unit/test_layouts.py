@@ -190,6 +190,12 @@ def test_a_count_is_a_whole_number_of_slices(count: str) -> None:
     assert message.endswith("; write a whole number of slices: 1g.10gb: 1")
 
 
+def test_a_count_that_no_gpu_can_hold_is_refused_at_once() -> None:
+    assert selectors(layout("{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 64}}"), "layouts.yml", "x")
+    message = refusal(layout("{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 9999999}}"))
+    assert message == f"{LINE4}.mig-devices.1g.10gb: no GPU has 9999999 instances; write at most 64"
+
+
 @pytest.mark.parametrize(
     ("devices", "where", "found"),
     [

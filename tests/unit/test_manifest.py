@@ -200,6 +200,15 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
         {"gpu": "{profile: 3g.40gb, isolation: exclusive}"},
         "m/a.yml:7: gpu.profile: a MIG profile cannot be had with isolation 'exclusive'; write 'isolation: slice', or no profile",
     ),
+    "no profile name": (
+        {"gpu": "{profile: huge}"},
+        "m/a.yml:7: gpu.profile: 'huge' is not a MIG profile name; write one like 1g.10gb or 1g.10gb+me",
+    ),
+    "a compute instance": (
+        {"gpu": "{profile: 1c.3g.40gb}"},
+        "m/a.yml:7: gpu.profile: '1c.3g.40gb' names a compute instance that is smaller than its GPU instance; "
+        "only whole GPU instances can be asked for; write 3g.40gb",
+    ),
     "compute of a whole": (
         {"gpu": "{memory: 1 GiB, compute: 0.5, isolation: exclusive}"},
         "m/a.yml:7: gpu.compute: a whole GPU has all of its compute; leave 'compute' out, or choose 'slice' or 'shared'",
@@ -219,6 +228,10 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "health without ports": (
         {"ports": "[]", "health": "{port: http}"},
         "m/a.yml:9: health.port: there is no port named 'http'; add a port",
+    ),
+    "target twice": (
+        {"volumes": "[{source: a, target: /m}, {source: b, target: /n}, {source: c, target: /m/}]"},
+        "m/a.yml:9: volumes[2].target: '/m/' is already that of volumes[0]; give each volume its own",
     ),
     "a way out": (
         {"volumes": "[{source: a/../../etc, target: /a}]"},
@@ -367,6 +380,14 @@ def test_sizes_are_written_in_the_larger_unit_where_that_is_exact() -> None:
 def test_what_is_no_size_is_refused(value: object) -> None:
     with pytest.raises(Wrong):
         parse_size(value)
+
+
+@pytest.mark.parametrize("value", [f"{2**30 + 1} GiB", f"{2**40 + 1} MiB", "9" * 400 + " GiB"])
+def test_a_size_that_cannot_be_true_is_refused(value: str) -> None:
+    assert parse_size(f"{2**30} GiB") == 2**40
+    with pytest.raises(Wrong, match="too large to be true") as caught:
+        parse_size(value)
+    assert caught.value.hint == "write at most '1073741824 GiB'"
 
 
 def test_values_are_described_in_one_line() -> None:

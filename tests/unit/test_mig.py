@@ -491,6 +491,10 @@ def test_a_layout_is_read() -> None:
             "layout[1].instances[1].count: a count of -1 is impossible; write 0 or more",
         ),
         (
+            {"gpu": "7", "instances": [{"profile": "1g.10gb", "count": 65}]},
+            "layout[1].instances[0].count: a count of 65 is impossible: no GPU has so many instances; write at most 64",
+        ),
+        (
             {"gpu": "7", "instances": [{"profile": "1g.10gb", "start": 0, "count": 2}]},
             "layout[1].instances[0].count: 2 instances cannot start at memory slice 0; leave out start or count",
         ),

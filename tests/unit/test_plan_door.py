@@ -227,6 +227,12 @@ def error(function: t.Callable[..., object], *arguments: t.Any) -> str:
     return str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["x.yml", "team/x.yaml"])
+def test_a_directory_with_the_name_of_a_yaml_file_is_refused_and_not_passed_over(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir(parents=True)
+    assert error(door.yaml_files, tmp_path) == f"{tmp_path}/{name}: a directory, where its name promises a file; rename or remove it"
+
+
 def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"a: 1\nb: \xff\n")
     (tmp_path / "big").write_bytes(b" " * (door.MAX_BYTES + 1))

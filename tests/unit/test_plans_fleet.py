@@ -187,3 +187,33 @@ def test_wrong_layouts_of_all_hosts_are_said_at_once() -> None:
 def test_a_host_whose_name_is_no_file_name_is_refused(name: str) -> None:
     with pytest.raises(FleetError, match=f"^host {name}: a host cannot be named '{name}'"):
         plan(given={name: hosts()["h1"]})
+
+
+def test_a_service_that_grows_does_not_push_out_those_that_ask_for_what_they_had() -> None:
+    shared = {
+        "h2": {"facts": facts([gpu_facts(0, "h2", mig=None)]), "policy": {"fleet_environment": "production", "fleet_gpu_modes": ["shared"]}}
+    }
+
+    def sharer(name: str, memory: str, **more: str) -> tuple[str, str]:
+        return f"m/{name}.yml", manifest_text(name, gpu=f"{{isolation: shared, memory: {memory}}}", **more)
+
+    neighbours = [sharer("bb", "20 GiB"), sharer("cc", "20 GiB")]
+    first = plan([sharer("aa", "20 GiB"), *neighbours], given=shared)
+    assert first.unplaced == []
+    grown = [sharer("aa", "60 GiB", priority="100"), *neighbours]
+    second = plan(grown, first, shared)
+    assert [line["service"] for line in second.plans["h2"].data["services"]] == ["bb", "cc"]
+    assert [(each["service"], each["replica"]) for each in second.unplaced] == [("aa", 1)]
+    assert texts(plan(grown, second, shared)) == texts(second)
+
+
+def test_a_service_that_asks_for_more_of_a_host_does_not_push_out_its_neighbours() -> None:
+    host = {"h1": {**hosts()["h1"], "policy": {"fleet_environment": "production", "fleet_capacity": {"cpus": 9}}}}
+
+    def service(name: str, cpus: int) -> tuple[str, str]:
+        return f"m/{name}.yml", manifest_text(name, host=f"{{cpus: {cpus}}}")
+
+    first = plan([service("aa", 4), service("bb", 4)], given=host)
+    second = plan([service("aa", 5), service("bb", 4)], first, host)
+    assert [line["service"] for line in second.plans["h1"].data["services"]] == ["bb"]
+    assert [each["service"] for each in second.unplaced] == ["aa"]

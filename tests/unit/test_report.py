@@ -247,7 +247,18 @@ def test_a_lost_gpu_of_unknown_size_adds_nothing_to_the_memory() -> None:
     assert covers_its_axis(view)
 
 
-@pytest.mark.parametrize("by", ["0", "GPU-00000000-5c1f-4b2e-9d10-000000000000", "0000:07:00.0"])
+@pytest.mark.parametrize(
+    "by",
+    [
+        "0",
+        "GPU-00000000-5c1f-4b2e-9d10-000000000000",
+        "gpu-00000000-5C1F-4B2E-9D10-000000000000",
+        "0000:07:00.0",
+        "07:00.0",
+        "00000000:07:00.0",
+        " 0000:07:00.0 ",
+    ],
+)
 def test_a_cordoned_gpu_keeps_its_services_and_offers_nothing(by: str) -> None:
     gpu = world.gpu(0, "a100", ["2g.20gb@0", "1g.10gb@2"])
     services = [world.on_slice("ocr", 1, gpu, "2g.20gb@0")]
@@ -342,48 +353,6 @@ def test_a_gpu_instance_without_compute_instance_is_unused_and_says_why() -> Non
     assert view.blocks[1].kind == "unused"
 
 
-# --- who is there without being in the plan ----------------------------------------------------------------------------------
-
-
-def test_a_slice_and_a_gpu_used_outside_the_plan_are_set_aside_and_the_user_is_named() -> None:
-    cut, bare = world.gpu(0, "a100", ["1g.10gb@0", "1g.10gb@1"]), world.gpu(1, "l40s")
-    cut["holders"] = [{"pid": 9, "process": "python", "container": None, "slice": {"gi": 7, "ci": 0}, "kind": "compute"}]
-    bare["holders"] = [
-        {"pid": 5, "process": "train", "container": "lab", "slice": None, "kind": "mps"},
-        {"pid": 6, "process": "dcgm", "container": None, "slice": None, "kind": "open_file"},
-        {"pid": 7, "process": None, "container": None, "slice": None, "kind": "graphics"},
-    ]
-    report = build(Inputs({"h": world.host(cut, bare)}))
-    first, second = report.gpus
-    assert [(block.kind, block.why) for block in first.blocks[:2]] == [("aside", "used outside the plan by python"), ("unused", "")]
-    assert [(block.kind, block.why) for block in second.blocks] == [("aside", "used outside the plan by an unknown process, lab")]
-    assert [(alert.where, alert.text) for alert in report.alerts] == [
-        ("h, GPU 0", "1g.10gb@0: used outside the plan by python."),
-        ("h, GPU 1", "whole GPU: used outside the plan by an unknown process, lab."),
-    ]
-
-
-def test_containers_outside_the_plan_hold_what_their_device_requests_name_even_when_stopped() -> None:
-    gpu, bare = world.gpu(0, "a100", ["1g.10gb@0", "1g.10gb@1"]), world.gpu(1, "l40s")
-    containers = [
-        {"name": "old", "state": "exited", "project": "lab", "devices": ["MIG-0000-1"]},
-        {"name": "ours", "state": "running", "project": "ocr-1", "devices": [bare["uuid"]]},
-        {"name": "away", "state": "removed", "project": "lab", "devices": [bare["uuid"]]},
-    ]
-    plans = {"h": world.plan(1, world.cut(gpu, "1g.10gb@0"), [world.on_slice("ocr", 1, gpu, "1g.10gb@0")])}
-    first, second = build(Inputs({"h": world.host(gpu, bare, containers=containers)}, plans, (), (OCR,))).gpus
-    assert [(block.kind, block.why) for block in first.blocks[:2]] == [("held", ""), ("aside", "used outside the plan by container old")]
-    assert second.blocks[0].kind == "free"
-
-
-def test_a_holder_in_the_containers_of_a_planned_replica_is_its_own() -> None:
-    gpu = world.gpu(0, "l40s")
-    gpu["holders"] = [{"pid": 5, "process": "x", "container": "ocr-1", "slice": None, "kind": "compute"}]
-    other = world.gpu(1, "l40s")
-    plans = {"h": world.plan(1, [world.mode(other, "whole")], [world.on_gpu("ocr", 1, [other])])}
-    assert build(Inputs({"h": world.host(gpu, other)}, plans)).gpus[0].blocks[0].kind == "free"
-
-
 # --- health ------------------------------------------------------------------------------------------------------------------
 
 
@@ -448,9 +417,25 @@ def test_a_replica_on_a_host_that_was_not_reached_says_so() -> None:
 )
 def test_a_plan_that_the_host_does_not_carry_is_said(carried: Data | None, text: str | None) -> None:
     gpu = world.gpu(0, "l40s")
-    report = build(Inputs({"h": world.host(gpu, plan=carried)}, {"h": world.plan(1, [world.mode(gpu, "whole")], [])}))
+    plan = world.plan(1, [world.mode(gpu, "whole")], [world.on_gpu("ocr", 1, [gpu])])
+    report = build(Inputs({"h": world.host(gpu, plan=carried)}, {"h": plan}))
     assert [(alert.grave, alert.text) for alert in report.alerts] == ([(False, text)] if text else [])
     assert report.hosts[0].plan == 1
+
+
+def test_a_plan_of_an_adoption_that_asks_nothing_of_its_host_is_no_alert() -> None:
+    gpu = world.gpu(0, "a100", ["1g.10gb@0"])
+    line = {**world.on_slice("ocr", 1, gpu, "1g.10gb@0"), "lifecycle": "adopted"}
+
+    def alerts(layout: t.Sequence[Data], services: t.Sequence[Data]) -> list[str]:
+        plans = {"h": world.plan(1, layout, services)}
+        return [alert.text for alert in build(Inputs({"h": {**world.host(gpu), "plan": None}}, plans, (), (OCR,))).alerts]
+
+    as_found = world.cut(gpu, "1g.10gb@0")
+    assert alerts(as_found, [line]) == []
+    waits = "Plan 1 is not carried out: the host carries no plan."
+    assert waits in alerts(world.cut(gpu, "1g.10gb@0", "1g.10gb@1"), [line])
+    assert waits in alerts(as_found, [world.on_slice("ocr", 1, gpu, "1g.10gb@0")])
 
 
 def test_hosts_show_what_runs_on_them() -> None:

@@ -125,6 +125,7 @@ def test_reset_board_waits_as_its_file_says(fleet_host: Hosts, board_file: t.Cal
         ("board: zephyr", "bord: zephyr", 1, "board", "is missing"),
         ("architecture: rubin", "architecture: newton", 3, "architecture", "give one of volta"),
         ("'14.2'", "fast", 4, "compute_capability", "such as '9.0'"),
+        ("'14.2'", "14.2", 4, "compute_capability", "put it in quotes: '14.2'"),
         ("{total_mib: 122880}", "{total_mib: 0}", 5, "memory.total_mib", "from 1 to"),
         ("{total_mib: 122880}", "{total_mib: 9, swap: 1}", 5, "memory.swap", "is not a field that is known"),
         ("sm: 105", "sm: many", 6, "sm", "'many' is not possible"),
@@ -188,3 +189,18 @@ def test_file_that_is_no_board_is_named(
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert words in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("data", "place"), [(b"board: a\nname: \xff\n", ":2: file: is not UTF-8; give a YAML mapping"), (None, ": cannot be read: ")]
+)
+def test_board_file_that_is_no_text_gets_one_line_with_its_place(
+    simulator: pathlib.Path, tmp_path: pathlib.Path, data: bytes | None, place: str
+) -> None:
+    file = tmp_path / "x.yml"
+    if data is not None:
+        file.write_bytes(data)
+    command = [str(simulator / "bin" / "simctl"), "--state", str(tmp_path / "host"), "create", "--board", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"simctl: {file}{place}")

@@ -469,6 +469,21 @@ def test_swap_exchanges_the_uuids_of_two_slices(fleet_host: Hosts) -> None:
         assert remake([0, 1]) == {0: first[1], 1: first[0]}
 
 
+@pytest.mark.parametrize("starts", [[0, 1], [0, 1, 2], [2, 0, 1], [2, 1, 0]])
+def test_swap_never_gives_a_slice_what_it_just_bore_whatever_was_there_before(fleet_host: Hosts, starts: list[int]) -> None:
+    host = fleet_host("h100-80gb")
+    with nvml_open():
+        enable_mig()
+        for _ignored in range(3):
+            last = remake(starts)
+        host.simctl("set", "mig-uuid", "swap")
+        for _ignored in range(3):
+            now = remake(starts)
+            assert set(now.values()) == set(last.values())
+            assert all(now[start] != last[start] for start in starts)
+            last = now
+
+
 def test_placement_order_can_be_chosen(fleet_host: Hosts) -> None:
     host = fleet_host("h100-80gb")
     host.simctl("set", "mig", "on")

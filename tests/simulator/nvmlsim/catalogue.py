@@ -22,9 +22,13 @@ BUSES = (0x07, 0x0F, 0x47, 0x4E, 0x87, 0x90, 0xB7, 0xBD)
 def load(path: pathlib.Path) -> Board:
     """One board file. Raises SimError when it cannot be read or is wrong."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SimError(f"{path}: cannot be read: {error}") from error
+        data = path.read_bytes()
+        text = data.decode("utf-8")
+    except OSError as error:
+        raise SimError(f"{path}: cannot be read: {error.strerror}; give the path of a board file") from error
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise SimError(f"{path}:{line}: file: is not UTF-8; give a YAML mapping") from error
     return read_board(str(path), text)
 
 

@@ -61,7 +61,7 @@ HOST = {
 }
 
 GPU = {
-    "temperature": Field("degrees C", low=-40, high=200),
+    "temperature": Field("degrees C; NVML has no sign for it", low=0, high=200),
     "memory-temperature": Field("degrees C", low=-40, high=200),
     "power-usage": Field("W", low=0, high=100000, scale=1000),
     "power-limit": Field("W, not checked against the board's limits", low=0, high=100000, scale=1000),

@@ -48,6 +48,8 @@ class Section:
         if default is not None and not self.has(key):
             return default
         value = self.raw(key, right)
+        if isinstance(value, int | float):
+            raise self.error(key, f"{value!r} is not a text of one line", f"put it in quotes: '{value}'")
         if not isinstance(value, str) or not value.strip() or "\n" in value:
             raise self.error(key, f"{value!r} is not a text of one line", right)
         return value

@@ -250,8 +250,8 @@ static nvmlReturn_t timeslice(verb_t *v, call_t *c) {
 
 static void add_fault(verb_t *v) {
     int error = error_by_name(arg(v, 4));
-    if (error < 0) {
-        fail(v, "no such error");
+    if (error <= NVML_SUCCESS) {
+        fail(v, "no such error; give the name of one, such as IN_USE");
         return;
     }
     for (int i = 0; i < MAX_FAULTS; i++) {

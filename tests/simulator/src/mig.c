@@ -294,17 +294,37 @@ static bool is_borne(const gpu_t *g, const ci_t *ci) {
     return false;
 }
 
+/* Whether the slice with this key is there at this moment. */
+static bool lives(const device_t *d, unsigned long long key) {
+    for (int i = 0; i < MAX_CIS; i++) {
+        ci_t *ci = &d->g->cis[i];
+        device_t other = *d;
+        if (ci->used && (other.gi = gi_by_id(d->g, ci->gi)) && slice_key(&other, ci) == key)
+            return true;
+    }
+    return false;
+}
+
+/* What another slice bore last: a slice that is not made again yet comes first, so that in the end nobody is left with
+ * its own, and of several the one that went last: what slices bore long ago swaps nothing. */
 static bool take_old_uuid(const device_t *d, unsigned long long key, ci_t *ci) {
     gpu_t *g = d->g;
-    for (unsigned int i = 0; i < g->nold; i++) {
+    int found = -1;
+    bool waits = false;
+    for (int i = (int)g->nold - 1; i >= 0 && !waits; i--) {
         copy_text(ci->uuid, sizeof ci->uuid, g->old[i].uuid);
         if (g->old[i].key == key || is_borne(g, ci))
             continue;
-        memmove(&g->old[i], &g->old[i + 1], (g->nold - i - 1) * sizeof g->old[0]);
-        g->nold--;
-        return true;
+        waits = !lives(d, g->old[i].key);
+        if (found == -1 || waits)
+            found = i;
     }
-    return false;
+    if (found == -1)
+        return false;
+    copy_text(ci->uuid, sizeof ci->uuid, g->old[found].uuid);
+    memmove(&g->old[found], &g->old[found + 1], (g->nold - found - 1) * sizeof g->old[0]);
+    g->nold--;
+    return true;
 }
 
 /* Whether a slice that is made again bears its old UUID is contested (partitioning.md, section 6): a test chooses.
@@ -366,11 +386,18 @@ void mig_remove_ci(gpu_t *g, const board_t *b, ci_t *ci) {
     for (int i = 0; i < sim->ngpus; i++)
         if (&sim->slots[0].gpus[i] == g || &sim->slots[1].gpus[i] == g)
             d.stat = &sim->gpus[i];
+    /* A UUID is here once, with the slice that bore it last; a slice is here once, with the UUID that it bore last. */
+    unsigned long long key = slice_key(&d, ci);
+    unsigned int kept = 0;
+    for (unsigned int i = 0; i < g->nold; i++)
+        if (g->old[i].key != key && strcmp(g->old[i].uuid, ci->uuid) != 0)
+            g->old[kept++] = g->old[i];
+    g->nold = kept;
     if (g->nold == MAX_CIS) {
         memmove(&g->old[0], &g->old[1], (MAX_CIS - 1) * sizeof g->old[0]);
         g->nold--;
     }
-    g->old[g->nold].key = slice_key(&d, ci);
+    g->old[g->nold].key = key;
     copy_text(g->old[g->nold].uuid, sizeof g->old[0].uuid, ci->uuid);
     g->nold++;
     ci->used = 0;
