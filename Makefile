@@ -5,8 +5,10 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-# The recipes share virtual environments and use all processors themselves.
+# The recipes share virtual environments and use all processors themselves; only the checks of `test` run side by side.
+ifndef SIDE_BY_SIDE
 .NOTPARALLEL:
+endif
 
 # The Python (3.11 or newer) that the virtual environments are made of. Another one for the floor: ansible-core 2.16 stops at 3.12.
 PYTHON ?= python3
@@ -133,9 +135,10 @@ floor: $(FLOOR) $(FLOOR_COLLECTIONS) simulator ## the demo, twice, on the oldest
 	@grep '^changed: nothing' build/floor/second.log || { echo "floor: the second run changed something" >&2; tail -n 40 build/floor/second.log; exit 1; }
 
 .PHONY: test
-test: lint sanity floor $(DEV) $(COLLECTIONS) simulator ## everything that must pass; pytest comes last
+test: $(DEV) $(COLLECTIONS) $(FLOOR) $(FLOOR_COLLECTIONS) simulator ## everything that must pass; pytest comes last
+	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target SIDE_BY_SIDE=1 lint sanity floor
 	@rm -rf build/coverage build/pytest && mkdir -p build/coverage build/pytest
-	@$(PY) -m pytest -n $(JOBS) -o cache_dir=build/cache/pytest --basetemp=build/pytest --cov --cov-report=term --cov-report=html --cov-fail-under=90
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -o cache_dir=build/cache/pytest --basetemp=build/pytest --cov --cov-report=term --cov-report=html --cov-fail-under=90
 
 .PHONY: mutation
 mutation: $(DEV) $(COLLECTIONS) simulator ## mutants of MIG, geometry and the planner that the tests kill; survivors below build/mutation

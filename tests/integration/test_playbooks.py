@@ -236,7 +236,7 @@ def test_a_template_that_renders_no_valid_file_stops_before_anything_is_written(
 
 
 def test_a_host_that_somebody_holds_is_left_alone_and_the_holder_named(site: Site) -> None:
-    lease = {"holder": "bob", "purpose": "replace a fan", "expires": 4102444800, "token": "x"}
+    lease = {"holder": "bob", "purpose": "replace a fan", "expires": 4102444800, "token": "x", "seconds": 60}
     (site.work / HOST / "state" / "lease.json").write_text(json.dumps(lease), encoding="utf-8")
     (site.manifests / "ocr.yml").unlink()
     site.done("plan")
