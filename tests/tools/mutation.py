@@ -144,8 +144,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--at-least", type=float, default=80.0, help="percentage of the mutants that must be killed")
+    parser.add_argument("--only", default="", metavar="TEXT", help="mutate only the files that have this in their name")
     args = parser.parse_args()
-    mutated = mutated_files()
+    mutated = [name for name in mutated_files() if args.only in name.name]
     tests = relevant_tests(mutated)
     print(f"{len(mutated)} files, tests: {', '.join(test.name for test in tests)}", flush=True)
     prepare(mutated, tests)

@@ -11,12 +11,15 @@ import sys
 import typing as t
 from pathlib import Path
 
+import pytest
+
 if t.TYPE_CHECKING:
     from conftest import MakeHost
 
 COLLECTIONS = Path(__file__).resolve().parents[2] / "collections"
 
 
+@pytest.mark.slow
 def test_ansible_itself_runs_the_module(fleet_host: MakeHost, tmp_path: Path) -> None:
     host = fleet_host("h100-80gb")
     gpu = host.simctl("show", "--json")["gpus"][0]["uuid"]
