@@ -146,8 +146,9 @@ def main() -> int:
     parser.add_argument("--at-least", type=float, default=80.0, help="percentage of the mutants that must be killed")
     parser.add_argument("--only", default="", metavar="TEXT", help="mutate only the files that have this in their name")
     args = parser.parse_args()
-    mutated = [name for name in mutated_files() if args.only in name.name]
-    tests = relevant_tests(mutated)
+    every = mutated_files()
+    tests = relevant_tests(every)
+    mutated = [name for name in every if args.only in name.name]
     print(f"{len(mutated)} files, tests: {', '.join(test.name for test in tests)}", flush=True)
     prepare(mutated, tests)
     run_mutmut(args.jobs)
