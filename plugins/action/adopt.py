@@ -9,8 +9,6 @@ import os
 import typing as t
 from collections.abc import Mapping
 
-from ansible.plugins.action import ActionBase
-from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, layouts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.adoption import UNASSIGNED, adopt_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
@@ -25,22 +23,6 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "team": {"type": "str", "default": UNASSIGNED},
     "ignore_images": {"type": "list", "elements": "str", "default": list(WATCHERS)},
 }
-
-
-class ActionModule(ActionBase):
-    """Nothing is sent to a host."""
-
-    TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset(ARGUMENTS)
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
-        """The result of the module, see its RETURN; a problem is ``failed`` with one line each in ``msg``, and then nothing is written."""
-        result: dict[str, t.Any] = super().run(tmp, task_vars)
-        _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
-        try:
-            return {**result, **run(door.plain(arguments), self._task.check_mode, self._task.diff)}
-        except FleetError as error:
-            return door.failed(error, result)
 
 
 def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[str, t.Any]:
@@ -76,3 +58,14 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         "layouts": exported,
     }
     return {**result, "diff": door.diffs(files, before)} if diff else result
+
+
+class ActionModule(door.Door):
+    """Nothing is sent to a host."""
+
+    _VALID_ARGS = frozenset(ARGUMENTS)
+    arguments = ARGUMENTS
+
+    def work(self, arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[str, t.Any]:
+        """See :func:`run`."""
+        return run(arguments, check_mode, diff)

@@ -10,8 +10,6 @@ import typing as t
 from collections.abc import Mapping
 from pathlib import Path
 
-from ansible.plugins.action import ActionBase
-from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
@@ -26,22 +24,6 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "templates": {"type": "list", "elements": "path", "default": []},
     "fail_unplaced": {"type": "bool", "default": False},
 }
-
-
-class ActionModule(ActionBase):
-    """Nothing is sent to a host."""
-
-    TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset(ARGUMENTS)
-
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
-        """The result of the module, see its RETURN; a problem is ``failed`` with one line each in ``msg``, and then nothing is written."""
-        result: dict[str, t.Any] = super().run(tmp, task_vars)
-        _result, arguments = self.validate_argument_spec(argument_spec=ARGUMENTS)
-        try:
-            return {**result, **run(door.plain(arguments), self._task.check_mode, self._task.diff)}
-        except FleetError as error:
-            return door.failed(error, result)
 
 
 def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[str, t.Any]:
@@ -77,3 +59,14 @@ def _result(planned: Planned) -> dict[str, t.Any]:
         "services": planned.services,
         "warnings": planned.notes,
     }
+
+
+class ActionModule(door.Door):
+    """Nothing is sent to a host."""
+
+    _VALID_ARGS = frozenset(ARGUMENTS)
+    arguments = ARGUMENTS
+
+    def work(self, arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[str, t.Any]:
+        """See :func:`run`."""
+        return run(arguments, check_mode, diff)

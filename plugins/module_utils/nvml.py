@@ -14,6 +14,7 @@ import importlib
 import sys
 import typing as t
 from dataclasses import replace
+from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import (
@@ -267,7 +268,7 @@ class Nvml:
         """
         found: dict[tuple[int, int | None, int | None], Process] = {}
         for kind, call in _PROCESS_CALLS:
-            for entry in self._maybe(NOT_SUPPORTED, FUNCTION_NOT_FOUND, call=lambda call=call: self._call(call, handle)) or ():  # type: ignore[misc]
+            for entry in self._maybe(NOT_SUPPORTED, FUNCTION_NOT_FOUND, call=partial(self._call, call, handle)) or ():
                 gi, ci = (None if value == NO_INSTANCE else int(value) for value in (entry.gpuInstanceId, entry.computeInstanceId))
                 memory = None if entry.usedGpuMemory is None else int(entry.usedGpuMemory) // _MIB
                 found.setdefault((int(entry.pid), gi, ci), Process(int(entry.pid), kind, gi, ci, memory))
@@ -432,11 +433,7 @@ class Nvml:
             call = "nvmlGpuInstanceGetComputeInstanceProfileInfo"
             found = []
             for enum in range(count):
-                info = self._maybe(
-                    NOT_SUPPORTED,
-                    INVALID_ARGUMENT,
-                    call=lambda enum=enum: self._struct(call, instance.handle, enum, 0),  # type: ignore[misc]
-                )
+                info = self._maybe(NOT_SUPPORTED, INVALID_ARGUMENT, call=partial(self._struct, call, instance.handle, enum, 0))
                 if info is not None:
                     slices, sm, most = int(info.sliceCount), int(info.multiprocessorCount), int(info.instanceCount)
                     found.append(ComputeInstanceProfile(enum, int(info.id), slices, sm, most))
@@ -489,7 +486,7 @@ class Nvml:
         """MIG UUIDs by NVML's MIG index, which has gaps. Slow on a busy host: only for names like ``0:1`` that others wrote."""
         found = {}
         for index in range(int(self._call("nvmlDeviceGetMaxMigDeviceCount", handle))):
-            device = self._maybe(NOT_FOUND, call=lambda index=index: self._call("nvmlDeviceGetMigDeviceHandleByIndex", handle, index))  # type: ignore[misc]
+            device = self._maybe(NOT_FOUND, call=partial(self._call, "nvmlDeviceGetMigDeviceHandleByIndex", handle, index))
             if device is not None:
                 found[index] = self.uuid(device)
         return found

@@ -23,6 +23,7 @@ try:
     PYDANTIC_ERROR: ImportError | None = None
 except ImportError as error:
     PYDANTIC_ERROR = error
+    # ansible-test and ansible-doc import this file without pydantic. mypy has pydantic, so to it these are second definitions.
 
     class BaseModel:  # type: ignore[no-redef]
         """Stands where pydantic's class would; never used to check anything."""

@@ -11,6 +11,7 @@ import typing as t
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
 
@@ -169,3 +170,26 @@ def known_runtimes(directories: Iterable[str | os.PathLike[str]]) -> list[str]:
         if os.path.isdir(directory):
             names.update(name.removesuffix(".yml.j2") for name in os.listdir(directory) if name.endswith(".yml.j2"))
     return sorted(names)
+
+
+class Door(ActionBase):
+    """An action plugin that does its work on the controller and sends nothing to a host.
+
+    ``arguments`` is its argument spec; ``work`` returns the result, or raises FleetError and has then changed nothing.
+    """
+
+    TRANSFERS_FILES = False
+    arguments: t.ClassVar[Mapping[str, t.Any]]
+
+    def work(self, arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[str, t.Any]:
+        """What a door is made for."""
+        raise NotImplementedError
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        """The result of the module, see its RETURN; a problem is ``failed`` with one line each in ``msg``, and then nothing is written."""
+        result: dict[str, t.Any] = super().run(tmp, task_vars)
+        _result, arguments = self.validate_argument_spec(argument_spec=self.arguments)
+        try:
+            return {**result, **self.work(plain(arguments), self._task.check_mode, self._task.diff)}
+        except FleetError as error:
+            return failed(error, result)

@@ -90,7 +90,7 @@ def field_name(path: Path) -> str:
 def _with_core_schema(loader: type[t.Any]) -> type[t.Any]:
     """A loader class that resolves plain scalars by the core schema of YAML 1.2."""
 
-    class Loader(loader):  # type: ignore[misc]
+    class Loader(loader):  # type: ignore[misc]  # the base is chosen at run time: libyaml or not
         yaml_implicit_resolvers: t.ClassVar[dict[str | None, list[tuple[str, re.Pattern[str]]]]] = {}
 
     for kind, pattern, first in (

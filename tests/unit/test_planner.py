@@ -12,7 +12,16 @@ from dataclasses import replace
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice, parse_slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import GpuLayout, Instance, Pin, Placement, Problem, Resources
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    GpuLayout,
+    Host,
+    Instance,
+    Need,
+    Pin,
+    Placement,
+    Problem,
+    Resources,
+)
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, gpu, host, l40s, need, place, problem, where
 
@@ -345,8 +354,8 @@ def test_a_service_without_a_compute_need_fits_beside_one_that_takes_all() -> No
     ],
     ids=["environment", "mode", "cordoned", "lost", "busy", "pinned whole", "pinned and busy", "no MIG", "model", "not_models", "no GPU"],
 )
-def test_nothing_is_put_where_it_may_not_be(world: object) -> None:
-    assert plan(problem([world], [need(models=("a100",), not_models=("40GB",))])) == {}  # type: ignore[list-item]
+def test_nothing_is_put_where_it_may_not_be(world: Host) -> None:
+    assert plan(problem([world], [need(models=("a100",), not_models=("40GB",))])) == {}
 
 
 def test_a_model_is_found_by_a_part_of_its_name_in_any_case() -> None:
@@ -529,12 +538,12 @@ def test_a_service_without_manifest_and_a_replica_too_many_free_their_places() -
     ],
     ids=range(17),
 )
-def test_a_place_that_is_not_right_any_more_is_left(world: object, wanted: object) -> None:
+def test_a_place_that_is_not_right_any_more_is_left(world: Host, wanted: Need) -> None:
     refuge = host(gpu(0, "h2"), l40s(1, "h2", board="h100", geometry=gpu().geometry), name="h2")
     blocker = host(gpu(0, "h0"), name="h0", listening=frozenset({18001}))
     before = [place("ocr", "0:1g.10gb@6")]
-    listening = replace(world, listening=frozenset({18001}))  # type: ignore[type-var]
-    given = problem([listening, refuge, blocker], [wanted], before)  # type: ignore[list-item]
+    listening = replace(world, listening=frozenset({18001}))
+    given = problem([listening, refuge, blocker], [wanted], before)
     assert not plan(given)["ocr-1"].startswith("h1/0:1g.10gb@6")
 
 
