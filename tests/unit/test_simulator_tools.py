@@ -91,11 +91,13 @@ def test_mistake_gets_one_line_and_exit_2(fleet_host: Hosts, args: list[str], wo
     assert host.simctl("show", "--json") == before
 
 
-def test_no_host_named_is_said(fleet_host: Hosts) -> None:
+@pytest.mark.skipif(os.path.exists("/var/lib/nvmlsim"), reason="this machine is itself a simulated host")
+def test_no_host_named_means_the_one_of_the_machine(fleet_host: Hosts) -> None:
     host = fleet_host()
     host.env.pop("NVML_SIM_STATE")
     code, _out, err = simctl(host, "show")
-    assert (code, err) == (2, "simctl: which host? set NVML_SIM_STATE or give --state DIR\n")
+    assert (code, err) == (2, "simctl: no simulated host in /var/lib/nvmlsim; make one with `simctl create --board NAME`\n")
+    assert smi(host, "-L")[0] == 9
 
 
 def test_uuids_follow_from_the_seed(fleet_host: Hosts) -> None:

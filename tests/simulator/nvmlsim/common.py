@@ -5,9 +5,18 @@
 
 from __future__ import annotations
 
+import os
+
 # The newest branch that still serves every board from Volta to Blackwell (hosts.md, section 1.1).
 DRIVER, CUDA = "580.105.08", 13000
+# Which host is meant when nobody says: the library knows the same directory (sim.h).
+DEFAULT_STATE = "/var/lib/nvmlsim"
 
 
 class SimError(Exception):
     """A mistake of the person who types; ``str()`` is the one line to print."""
+
+
+def state_path() -> str:
+    """Directory of the simulated host: ``$NVML_SIM_STATE``, else the default."""
+    return os.environ.get("NVML_SIM_STATE") or DEFAULT_STATE

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 
 from nvmlsim.common import SimError
@@ -13,9 +14,12 @@ from nvmlsim.common import SimError
 ON_OFF = {"on": 1, "off": 0, "yes": 1, "no": 0, "true": 1, "false": 0, "1": 1, "0": 0}
 
 
+MAX_PATH = 256
+
+
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """Exactly one of the ways to write a value: words, a number in a range (times ``scale``), or a text."""
+    """Exactly one of the ways to write a value: words, a number in a range (times ``scale``), a text, a directory (``on``: this one)."""
 
     help: str
     words: dict[str, int] | None = None
@@ -23,6 +27,7 @@ class Field:
     high: int = 0
     scale: int = 1
     pattern: str | None = None
+    directory: str | None = None
 
     def parse(self, name: str, text: str) -> str:
         """The value as the library wants it. Raises SimError that says what is possible."""
@@ -30,6 +35,12 @@ class Field:
             if text.lower() in self.words:
                 return str(self.words[text.lower()])
             raise SimError(f"{name}: {text!r} is not possible; give one of {', '.join(self.words)}")
+        if self.directory is not None:
+            place = {"on": self.directory, "off": ""}.get(text.lower(), text)
+            # It becomes part of the state, which has room for so many bytes.
+            if text.lower() != "off" and not (os.path.isabs(place) and os.path.isdir(place) and len(os.fsencode(place)) < MAX_PATH):
+                raise SimError(f"{name}: {text!r} is not possible; give on, off, or the absolute path of a directory")
+            return place
         if self.pattern is not None:
             if re.fullmatch(self.pattern, text):
                 return text
@@ -57,6 +68,7 @@ HOST = {
     "permission": Field("who may write: everybody, nobody, or only root", words={"granted": 0, "denied": 1, "root": 2}),
     "mig-uuid": Field("of a slice that is made again", words={"same": 0, "new": 1, "swap": 2}),
     "placement-order": Field("of a create without placement", words={"board": 0, "ascending": 1, "descending": 2}),
+    "device-nodes": Field("/dev/nvidia* as driver and nvidia-modprobe make them, or in a directory other than /dev", directory="/dev"),
     "log": _switch("log every call"),
 }
 
@@ -102,5 +114,6 @@ def help_text() -> str:
         for name, field in group.items():
             words = f"{' | '.join(field.words)}: " if field.words and field.words is not ON_OFF else ""
             words = "on | off: " if field.words is ON_OFF else words
+            words = "on | off | DIRECTORY: " if field.directory else words
             lines.append(f"  {name:<22}{words}{field.help}".replace("%", "%%"))
     return "\n".join(lines)

@@ -13,8 +13,22 @@ import typing as t
 
 from nvmlsim.common import SimError
 
-LIBRARY = pathlib.Path(__file__).resolve().parent.parent.parent / "libnvidia-ml.so.1"
+SONAME = "libnvidia-ml.so.1"
+# Where system libraries lie in Debian on this architecture; the Makefile installs there.
+SYSTEM_LIBRARIES = "/usr/lib/x86_64-linux-gnu"
 SUCCESS, NO_PERMISSION, DRIVER_NOT_LOADED, VERSION_MISMATCH = 0, 4, 9, 18
+
+
+def _library() -> str:
+    """The library beside the tools, as built or as installed, else whatever the dynamic loader finds under its name."""
+    top = pathlib.Path(__file__).resolve().parent.parent.parent
+    for place in (top / SONAME, top / pathlib.Path(SYSTEM_LIBRARIES).name / SONAME):
+        if place.exists():
+            return str(place)
+    return SONAME
+
+
+LIBRARY = _library()
 
 
 class ControlError(Exception):
@@ -32,7 +46,7 @@ class State:
         self.path = path
         self.caller = caller
         try:
-            self._library = ctypes.CDLL(str(LIBRARY))
+            self._library = ctypes.CDLL(LIBRARY)
         except OSError as error:
             raise SimError(f"cannot load {LIBRARY}: {error}; run `make simulator`") from error
         self._library.simControl.restype = ctypes.c_int

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import os
 import sys
 import typing as t
 
 from nvmlsim import simctl, smi_query
-from nvmlsim.common import SimError
+from nvmlsim.common import SimError, state_path
 from nvmlsim.library import LIBRARY, ControlError, State
 
 NO_DRIVER_TEXT = (
@@ -46,7 +45,7 @@ class Nvml:
 
     def __init__(self) -> None:
         try:
-            self.library = ctypes.CDLL(str(LIBRARY))
+            self.library = ctypes.CDLL(LIBRARY)
         except OSError as error:
             raise SmiError(12, "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.") from error
         self.library.nvmlErrorString.restype = ctypes.c_char_p
@@ -245,14 +244,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def run(argv: list[str]) -> int:
     """One command line; the exit code."""
-    path = os.environ.get("NVML_SIM_STATE")
     nvml = Nvml()
     if argv[:1] in (["-h"], ["--help"]):
         _parser().print_help()
         return 0
     args = None if argv[:1] == ["compute-policy"] else _parser().parse_args(argv)
     nvml.open()
-    state = State(path or "", "nvidia-smi")
+    state = State(state_path(), "nvidia-smi")
     if args is None or args.gpu_reset:
         nvml.close()
         return compute_policy(state, argv[1:]) if args is None else reset(state, args.id)

@@ -55,6 +55,9 @@ def text(dump: dict[str, t.Any]) -> str:
     driver = dump["driver"]
     lines = [f"driver {driver['version']}, CUDA {driver['cuda']}" if driver["present"] else "no driver loaded"]
     lines.append(f"permission {dump['permission']}, MIG UUIDs {dump['mig_uuid']}, placement order {dump['placement_order']}")
+    nodes = dump["device_nodes"]
+    if nodes:
+        lines.append(f"device nodes in {nodes['directory']}" + (f", not up to date: {nodes['error']}" if nodes["error"] else ""))
     for fault in dump["faults"]:
         times = "always" if fault["times"] == 0 else f"{fault['times']} times"
         lines.append(f"fault: {fault['call']} fails with {fault['error']} from call {fault['nth']} on, {times}; {fault['seen']} seen")

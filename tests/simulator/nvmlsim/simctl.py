@@ -15,7 +15,7 @@ import sys
 import typing as t
 
 from nvmlsim import fields, show
-from nvmlsim.common import CUDA, DRIVER, SimError
+from nvmlsim.common import CUDA, DEFAULT_STATE, DRIVER, SimError, state_path
 from nvmlsim.library import DRIVER_NOT_LOADED, LIBRARY, ControlError, State, missing_state
 
 KINDS = {"compute": 0, "graphics": 1, "mps": 2, "leak": 3}
@@ -70,18 +70,38 @@ def create(state: State, args: argparse.Namespace) -> None:
     if not seed.isprintable():
         raise SimError("--seed must be printable text on one line")
     driver = None if args.no_driver else args.driver or DRIVER
-    lines = catalogue.host_lines(requests, seed, driver, args.cuda)
+    lines = [f"boot-id {boot_id()}", *catalogue.host_lines(requests, seed, driver, args.cuda)]
+    nodes = fields.HOST["device-nodes"].parse("--device-nodes", args.device_nodes) if args.device_nodes else ""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SimError(f"cannot make {path}: {error.strerror}") from error
+    _take_old_nodes_away(state)
     state.call("create", "\n".join(lines) + "\n")
     notes = {
         board.key: {"file": pathlib.Path(board.file).name, "estimated": board.estimated, "evidence": board.evidence}
         for board, _ignored in requests
     }
     (path / "boards.json").write_text(json.dumps(notes, indent=1), encoding="utf-8")
+    if nodes:
+        state.call("set-host", "device-nodes", nodes)
     print(show.summary(state.dump()))
+
+
+def boot_id() -> str:
+    """What the kernel calls this boot of the machine; empty where it says nothing."""
+    try:
+        return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _take_old_nodes_away(state: State) -> None:
+    """The nodes of the host that a new one replaces; a state that cannot be opened says nothing of any."""
+    try:
+        state.call("set-host", "device-nodes", "")
+    except ControlError:
+        return
 
 
 def show_host(state: State, args: argparse.Namespace) -> None:
@@ -159,8 +179,18 @@ def xid(state: State, args: argparse.Namespace) -> None:
 
 def reboot(state: State, args: argparse.Namespace) -> None:
     """Reboot the host."""
-    del args
-    state.call("reboot")
+    if args.boot_id is not None and not re.fullmatch(r"[0-9a-f-]{1,36}", args.boot_id):
+        raise SimError(f"--boot-id {args.boot_id!r} is not possible; give up to 36 of 0-9, a-f and -")
+    if not args.with_machine:
+        if args.boot_id is not None:
+            raise SimError("--boot-id goes with --with-machine; add it")
+        state.call("reboot")
+        return
+    name = args.boot_id or boot_id()
+    if not name:
+        raise SimError("the kernel does not say which boot this is; give --boot-id ID")
+    if state.call("reboot", name) == "0":
+        print("these GPUs have gone through this boot of the machine already")
 
 
 def reset(state: State, args: argparse.Namespace) -> None:
@@ -209,7 +239,7 @@ def fail(state: State, args: argparse.Namespace) -> None:
 
 
 def _is_exported(name: str) -> bool:
-    library = ctypes.CDLL(str(LIBRARY))
+    library = ctypes.CDLL(LIBRARY)
     return name.startswith("nvml") and any(hasattr(library, name + suffix) for suffix in ("", "_v2", "_v3"))
 
 
@@ -244,7 +274,7 @@ def _verb(verbs: t.Any, name: str, function: t.Callable[[State, argparse.Namespa
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     top = _Parser(prog="simctl", description=__doc__)
-    top.add_argument("--state", metavar="DIR", help="the simulated host; default: $NVML_SIM_STATE")
+    top.add_argument("--state", metavar="DIR", help=f"the simulated host; default: $NVML_SIM_STATE, else {DEFAULT_STATE}")
     verbs = top.add_subparsers(metavar="VERB", required=True, parser_class=_Parser)
     made = _verb(verbs, "create", create, "make a host; without --board it has a driver and no GPU")
     made.add_argument("--board", action="append", metavar="NAME[:COUNT]", help="a known board or a board file; may be given several times")
@@ -252,6 +282,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--driver", metavar="VERSION", help=f"driver version; default {DRIVER}")
     made.add_argument("--cuda", type=_positive, metavar="N", help=f"CUDA version as NVML says it; default {CUDA}")
     made.add_argument("--no-driver", action="store_true", help="no driver is loaded: nvmlInit answers DRIVER_NOT_LOADED")
+    made.add_argument("--device-nodes", metavar="WHERE", help="as `set device-nodes`: on (/dev) or a directory; default: off")
     made.add_argument("--force", action="store_true", help="replace the host that is there")
     shown = _verb(verbs, "show", show_host, "print the host, its GPUs, instances and holders")
     shown.add_argument("--json", action="store_true")
@@ -280,7 +311,11 @@ def parser() -> argparse.ArgumentParser:
     event.add_argument("--xid", required=True, type=_positive)
     event.add_argument("--gi", type=_natural)
     event.add_argument("--ci", type=_natural)
-    _verb(verbs, "reboot", reboot, "reboot the host: instances vanish, what is pending takes effect")
+    booted = _verb(verbs, "reboot", reboot, "reboot the host: instances vanish, what is pending takes effect")
+    booted.add_argument(
+        "--with-machine", action="store_true", help="only when the machine has booted since the last time (or since create)"
+    )
+    booted.add_argument("--boot-id", metavar="ID", help="the machine's boot, with --with-machine; default: what the kernel says")
     again = _verb(verbs, "reset", reset, "reset one GPU, as `nvidia-smi -r -i` does")
     again.add_argument("--gpu", required=True, metavar="GPU")
     logged = _verb(verbs, "log", log, "print the calls, in order")
@@ -304,10 +339,8 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> int:
     """Entry point; the exit code is 0, or 2 with one line on stderr."""
     args = parser().parse_args(argv)
-    path = args.state or os.environ.get("NVML_SIM_STATE") or ""
+    path = args.state or state_path()
     try:
-        if not path:
-            raise SimError("which host? set NVML_SIM_STATE or give --state DIR")
         args.function(State(path), args)
     except SimError as error:
         sys.stderr.write(f"simctl: {error}\n")

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct {
     int argc;
@@ -84,6 +85,49 @@ static void set_driver(call_t *c, int present) {
     s->driver_present = present;
 }
 
+static const char no_numbers[] = "the driver's table of MIG capabilities ends at 32 GPUs (by minor), 15 GPU instances and "
+                                 "8 compute instances; device nodes are only for hosts within it";
+
+/* Turns the device nodes on in `path`, or off for "". Nothing is kept of a try that fails. */
+static void set_device_nodes(verb_t *v, slot_t *s, const char *path) {
+    char old[PATH_LEN];
+    copy_text(old, sizeof old, s->node_dir);
+    if (*path && access("/proc/driver/nvidia", F_OK) == 0) {
+        fail(v, "this machine has NVIDIA's own driver; simulated nodes would take the place of its nodes");
+        return;
+    }
+    if (*path && !nodes_have_numbers(s)) {
+        fail(v, no_numbers);
+        return;
+    }
+    copy_text(s->node_dir, sizeof s->node_dir, path);
+    int error = *path ? nodes_settle_here(s) : 0;
+    if (*path && error == 0)
+        error = nodes_make(s);
+    bool moved = strcmp(old, path) != 0;
+    if (moved)
+        nodes_remove(error ? path : old);
+    if (error) {
+        v->failed = true;
+        text_add(v->answer, "cannot make device nodes in %s: %s", path, strerror(error));
+    }
+}
+
+/* `id` names a boot of the machine: the GPUs go through each boot once. "": a reboot that only the test knows of. */
+static void reboot(verb_t *v, call_t *c, const char *id) {
+    if (*id && strcmp(c->s->boot_id, id) == 0) {
+        text_add(v->answer, "0");
+        return;
+    }
+    if (*id)
+        copy_text(c->s->boot_id, sizeof c->s->boot_id, id);
+    host_reboot(c->s);
+    int error = c->s->node_dir[0] ? nodes_settle_here(c->s) : 0;
+    c->changed = true;
+    v->failed = error != 0;
+    text_add(v->answer, "%s%s%s", error ? c->s->node_dir : "1", error ? ": " : "", error ? strerror(error) : "");
+}
+
 static void set_host(verb_t *v, call_t *c) {
     const char *field = arg(v, 1), *value = arg(v, 2);
     const int_field_t *f = find_field(host_fields, field);
@@ -96,6 +140,8 @@ static void set_host(verb_t *v, call_t *c) {
         copy_text(c->s->driver_version, sizeof c->s->driver_version, value);
     else if (strcmp(field, "nvml-version") == 0)
         copy_text(c->s->nvml_version, sizeof c->s->nvml_version, value);
+    else if (strcmp(field, "device-nodes") == 0)
+        set_device_nodes(v, c->s, value);
     else if (strcmp(field, "log") == 0)
         sim->log_on = atoi(value);
     else
@@ -160,6 +206,8 @@ static void set_gpu(verb_t *v, call_t *c) {
         set_vgpus(v, g, b, value);
     else
         fail(v, "no such field");
+    if (strcmp(field, "minor") == 0 && c->s->node_dir[0] && !nodes_have_numbers(c->s))
+        fail(v, no_numbers);
 }
 
 /* ---- holders ---- */
@@ -295,8 +343,7 @@ static nvmlReturn_t run(verb_t *v, call_t *c) {
     } else if (strcmp(verb, "xid") == 0) {
         xid(v, c);
     } else if (strcmp(verb, "reboot") == 0) {
-        host_reboot(c->s);
-        c->changed = true;
+        reboot(v, c, arg(v, 1));
     } else if (strcmp(verb, "fault") == 0) {
         add_fault(v);
     } else if (strcmp(verb, "clear-faults") == 0) {
@@ -348,9 +395,10 @@ EXPORT int simControl(const char *dir, const char *caller, int argc, const char 
     snprintf(name, sizeof name, "%s.%s", caller, arg(&v, 0));
     join_args(&v, args, sizeof args);
     call_t c;
-    nvmlReturn_t r = call_begin(&c, name, WRITE, "%s", args);
+    bool looks = strcmp(arg(&v, 0), "dump") == 0;
+    nvmlReturn_t r = call_begin(&c, name, looks ? READ : WRITE, "%s", args);
     c.api = own && strcmp(caller, "simctl") != 0;
-    c.quiet = strcmp(arg(&v, 0), "dump") == 0 || strcmp(arg(&v, 0), "log-clear") == 0;
+    c.quiet = looks || strcmp(arg(&v, 0), "log-clear") == 0;
     if (r == NVML_SUCCESS)
         r = run(&v, &c);
     r = call_end(&c, r);

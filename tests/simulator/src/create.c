@@ -143,6 +143,8 @@ static bool put_other(build_t *x, const char *word, const char *value) {
         return add_gpu(x, value);
     if (strcmp(word, "seed") == 0)
         copy_text(x->st->seed, sizeof x->st->seed, value);
+    else if (strcmp(word, "boot-id") == 0)
+        copy_text(x->s->boot_id, sizeof x->s->boot_id, value);
     else if (strcmp(word, "driver-version") == 0)
         copy_text(x->s->driver_version, sizeof x->s->driver_version, value);
     else if (strcmp(word, "nvml-version") == 0)

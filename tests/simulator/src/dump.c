@@ -6,6 +6,7 @@
 #include "control.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static const char *const holder_kinds[] = {"compute", "graphics", "mps", "leak"};
 
@@ -45,8 +46,10 @@ static void add_boards(text_t *t) {
 
 static void add_instance(text_t *t, const device_t *d) {
     const profile_t *p = gi_profile(d);
-    text_add(t, "{\"gi\": %d, \"profile\": \"%s\", \"start\": %d, \"size\": %d, \"memory_mib\": %lld, \"ci\": [",
-             d->gi->id, p->name, d->gi->start, p->size, p->memory_mib);
+    text_add(t,
+             "{\"gi\": %d, \"profile\": \"%s\", \"start\": %d, \"size\": %d, \"memory_mib\": %lld, \"cap\": %d, "
+             "\"ci\": [",
+             d->gi->id, p->name, d->gi->start, p->size, p->memory_mib, cap_of_gi(d->g->minor, d->gi->id));
     bool first = true;
     for (int i = 0; i < MAX_CIS; i++) {
         const ci_t *ci = &d->g->cis[i];
@@ -55,8 +58,10 @@ static void add_instance(text_t *t, const device_t *d) {
         char name[64];
         mig_full_name(d, ci, name, sizeof name);
         text_add(t,
-                 "%s{\"id\": %d, \"profile\": \"%s\", \"start\": %d, \"size\": %d, \"index\": %d, \"uuid\": \"%s\"}",
-                 first ? "" : ", ", ci->id, name, ci->start, ci_profile(d, ci)->slices, ci->index, ci->uuid);
+                 "%s{\"id\": %d, \"profile\": \"%s\", \"start\": %d, \"size\": %d, \"index\": %d, \"uuid\": \"%s\", "
+                 "\"cap\": %d}",
+                 first ? "" : ", ", ci->id, name, ci->start, ci_profile(d, ci)->slices, ci->index, ci->uuid,
+                 cap_of_ci(d->g->minor, ci->gi, ci->id));
         first = false;
     }
     text_add(t, "]}");
@@ -175,6 +180,22 @@ static void add_faults(text_t *t) {
         text_add(t, "null");
 }
 
+static void add_nodes(text_t *t, const slot_t *s) {
+    text_add(t, "\"boot_id\": \"%s\", \"device_nodes\": ", s->boot_id);
+    if (!s->node_dir[0]) {
+        text_add(t, "null, ");
+        return;
+    }
+    text_add(t, "{\"directory\": ");
+    text_json(t, s->node_dir);
+    text_add(t, ", \"error\": ");
+    if (nodes_are_due(s))
+        text_json(t, strerror(sim->node_error));
+    else
+        text_add(t, "null");
+    text_add(t, "}, ");
+}
+
 void control_dump(const call_t *c, text_t *t) {
     static const char *const permissions[] = {"granted", "denied", "root"};
     static const char *const uuids[] = {"same", "new", "swap"};
@@ -184,6 +205,7 @@ void control_dump(const call_t *c, text_t *t) {
              s->driver_present ? "true" : "false", s->driver_version, s->nvml_version, s->cuda_version);
     text_add(t, "\"permission\": \"%s\", \"mig_uuid\": \"%s\", \"placement_order\": \"%s\", \"log\": %s, ",
              permissions[s->permission], uuids[s->uuid_mode], orders[s->order_mode], sim->log_on ? "true" : "false");
+    add_nodes(t, s);
     text_add(t, "\"seed\": ");
     text_json(t, sim->seed);
     text_add(t, ", \"boots\": %u, \"mutations\": %llu, ", s->boots, s->mutation);

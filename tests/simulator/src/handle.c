@@ -66,6 +66,8 @@ static nvmlReturn_t find_gpu(const call_t *c, int n, device_t *out) {
     if (n >= sim->ngpus)
         return NVML_ERROR_INVALID_ARGUMENT;
     *out = (device_t){.n = n, .g = &c->s->gpus[n], .stat = &sim->gpus[n], .b = &sim->boards[sim->gpus[n].board]};
+    if (!sees_gpu(c, n))
+        return NVML_ERROR_INVALID_ARGUMENT;
     return out->g->lost || out->g->removed ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
@@ -79,7 +81,7 @@ nvmlReturn_t find_device(const call_t *c, nvmlDevice_t handle, int kind, device_
         return r;
     out->gi = gi_by_id(out->g, h.gi);
     out->ci = ci_by_id(out->g, h.gi, h.ci);
-    if (!out->gi || !out->ci || out->ci->birth != h.birth)
+    if (!out->gi || !out->ci || out->ci->birth != h.birth || !sees_ci(c, out->n, out->ci))
         return NVML_ERROR_INVALID_ARGUMENT;
     if (kind == WHOLE_GPU)
         return NVML_ERROR_INVALID_ARGUMENT;
@@ -115,17 +117,21 @@ nvmlReturn_t may_write(const call_t *c) {
     return NVML_SUCCESS;
 }
 
-/* NVML counts the GPUs that are on the bus: one that was removed leaves no gap. */
+/* NVML counts the GPUs that are on the bus and that the process may open: one that is not leaves no gap. */
+bool is_counted(const call_t *c, int n) {
+    return !c->s->gpus[n].removed && sees_gpu(c, n);
+}
+
 int gpu_count(const call_t *c) {
     int n = 0;
     for (int i = 0; i < sim->ngpus; i++)
-        n += !c->s->gpus[i].removed;
+        n += is_counted(c, i);
     return n;
 }
 
 int gpu_at_index(const call_t *c, unsigned int index) {
     for (int i = 0; i < sim->ngpus; i++)
-        if (!c->s->gpus[i].removed && index-- == 0)
+        if (is_counted(c, i) && index-- == 0)
             return i;
     return -1;
 }
@@ -133,6 +139,6 @@ int gpu_at_index(const call_t *c, unsigned int index) {
 int index_of_gpu(const call_t *c, int n) {
     int index = 0;
     for (int i = 0; i < n; i++)
-        index += !c->s->gpus[i].removed;
+        index += is_counted(c, i);
     return index;
 }

@@ -102,7 +102,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t handle, unsigned int *out) {
     DEVICE(handle, ANY_DEVICE);
     NEEDS(out, NVML_ERROR_INVALID_ARGUMENT);
     if (r == NVML_SUCCESS)
-        *out = (unsigned int)(d.ci ? d.ci->index : index_of_gpu(&c, d.n));
+        *out = (unsigned int)(d.ci ? visible_index(&c, &d, d.ci) : index_of_gpu(&c, d.n));
     return call_end(&c, r);
 }
 

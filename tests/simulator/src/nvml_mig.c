@@ -239,7 +239,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetGpuInstances(nvmlDevice_t handle, unsigned int 
         int profile = profile_by_id(d.b, id);
         *count = 0;
         for (int i = 0; i < MAX_GIS; i++)
-            if (d.g->gis[i].used && d.g->gis[i].profile == profile)
+            if (d.g->gis[i].used && d.g->gis[i].profile == profile && sees_gi(&c, d.n, d.g->gis[i].id))
                 out[(*count)++] = gi_handle(d.n, &d.g->gis[i]);
     }
     return call_end(&c, r);
@@ -252,7 +252,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetGpuInstanceById(nvmlDevice_t handle, unsigned i
     NEEDS(d.b->mig && d.g->mig_current, NVML_ERROR_NOT_SUPPORTED);
     if (r == NVML_SUCCESS) {
         const gi_t *gi = gi_by_id(d.g, (int)id);
-        if (gi)
+        if (gi && sees_gi(&c, d.n, gi->id))
             *out = gi_handle(d.n, gi);
         else
             r = NVML_ERROR_NOT_FOUND;
@@ -457,7 +457,8 @@ EXPORT nvmlReturn_t nvmlGpuInstanceGetComputeInstances(nvmlGpuInstance_t handle,
         *count = 0;
         for (int i = 0; i < MAX_CIS; i++) {
             const ci_t *ci = &d.g->cis[i];
-            if (ci->used && ci->gi == d.gi->id && ci_profile(&d, ci) == ci_profile_by_id(&d, id))
+            if (ci->used && ci->gi == d.gi->id && ci_profile(&d, ci) == ci_profile_by_id(&d, id) &&
+                sees_ci(&c, d.n, ci))
                 out[(*count)++] = ci_handle(d.n, ci);
         }
     }
@@ -473,7 +474,7 @@ EXPORT nvmlReturn_t nvmlGpuInstanceGetComputeInstanceById(nvmlGpuInstance_t hand
         r = find_gi(&c, handle, &d);
     if (r == NVML_SUCCESS) {
         const ci_t *ci = ci_by_id(d.g, d.gi->id, (int)id);
-        if (ci)
+        if (ci && sees_ci(&c, d.n, ci))
             *out = ci_handle(d.n, ci);
         else
             r = NVML_ERROR_NOT_FOUND;
@@ -559,7 +560,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t handle, uns
         r = NVML_ERROR_NOT_FOUND;
         for (int i = 0; i < MAX_CIS; i++) {
             const ci_t *ci = &d.g->cis[i];
-            if (ci->used && (unsigned int)ci->index == index) {
+            if (ci->used && visible_index(&c, &d, ci) == (int)index) {
                 *out = mig_handle(d.n, ci);
                 r = NVML_SUCCESS;
             }

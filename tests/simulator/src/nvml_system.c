@@ -163,7 +163,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice
 
 static int gpu_by_uuid(const call_t *c, const char *uuid) {
     for (int i = 0; i < sim->ngpus; i++)
-        if (!c->s->gpus[i].removed && strcasecmp(sim->gpus[i].uuid, uuid) == 0)
+        if (is_counted(c, i) && strcasecmp(sim->gpus[i].uuid, uuid) == 0)
             return i;
     return -1;
 }
@@ -176,11 +176,12 @@ static nvmlReturn_t mig_by_uuid(const call_t *c, const char *uuid, nvmlDevice_t 
     int only = old_form ? gpu_by_uuid(c, gpu) : -1;
     for (int i = 0; i < sim->ngpus; i++) {
         const gpu_t *g = &c->s->gpus[i];
-        if (g->removed || (old_form && i != only))
+        if (!is_counted(c, i) || (old_form && i != only))
             continue;
         for (int k = 0; k < MAX_CIS; k++) {
             const ci_t *x = &g->cis[k];
-            if (!x->used || !(old_form ? x->gi == gi && x->id == ci : strcasecmp(x->uuid, uuid) == 0))
+            if (!x->used || !sees_ci(c, i, x) ||
+                !(old_form ? x->gi == gi && x->id == ci : strcasecmp(x->uuid, uuid) == 0))
                 continue;
             if (g->lost)
                 return NVML_ERROR_GPU_IS_LOST;
@@ -242,7 +243,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetHandleBySerial(const char *serial, nvmlDevice_t
     if (r == NVML_SUCCESS) {
         int found = -1;
         for (int i = 0; i < sim->ngpus; i++)
-            if (!c.s->gpus[i].removed && strcmp(sim->gpus[i].serial, serial) == 0)
+            if (is_counted(&c, i) && strcmp(sim->gpus[i].serial, serial) == 0)
                 found = i;
         r = give_handle(&c, found, out);
     }
@@ -278,7 +279,7 @@ static nvmlReturn_t handle_by_pci(const char *name, const char *bus_id, nvmlDevi
         if (n == -2)
             r = NVML_ERROR_INVALID_ARGUMENT;
         else
-            r = give_handle(&c, n >= 0 && c.s->gpus[n].removed ? -1 : n, out);
+            r = give_handle(&c, n >= 0 && !is_counted(&c, n) ? -1 : n, out);
     }
     return call_end(&c, r);
 }

@@ -22,8 +22,11 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
+/* The host that a process means when NVML_SIM_STATE says nothing: a virtual machine has one, as it has one driver. */
+#define SIM_DEFAULT_STATE "/var/lib/nvmlsim"
+
 #define SIM_MAGIC 0x474D53494D303031ull
-#define SIM_LAYOUT 1u /* raise it when any struct below changes: an old state is refused, not misread */
+#define SIM_LAYOUT 2u /* raise it when any struct below changes: an old state is refused, not misread */
 
 enum {
     MAX_GPUS = 32,
@@ -41,6 +44,8 @@ enum {
     MAX_FAULTS = 32,
     UUID_LEN = 48,
     NAME_LEN = 96,
+    PATH_LEN = 256,
+    BOOT_ID_LEN = 40,
     ARGS_LEN = 640,
     RECORD_LEN = 2048
 };
@@ -176,6 +181,9 @@ typedef struct {
     char driver_version[80], nvml_version[80];
     int cuda_version;
     unsigned int boots;
+    char boot_id[BOOT_ID_LEN];                   /* the machine's boot that these GPUs have gone through */
+    char node_dir[PATH_LEN];                     /* where device nodes are kept; "": nowhere */
+    unsigned long long node_device, node_inode;  /* which directory that is on the host; a container has another */
     unsigned long long event_seq;
     event_t events[MAX_EVENTS]; /* a ring: event with seq s is at s % MAX_EVENTS */
     gpu_t gpus[MAX_GPUS];
@@ -199,6 +207,8 @@ typedef struct {
     unsigned int active;        /* which slot is true */
     unsigned long long seq;     /* last call number given out */
     unsigned long long logged;  /* last commit whose record is in calls.log */
+    unsigned long long noded;   /* last commit that the device nodes show */
+    int node_error;             /* errno of the last try to make them */
     int log_on;
     unsigned long long kill_at; /* changes still to go before a process dies; 0: nobody dies */
     int kill_before;
@@ -218,6 +228,7 @@ typedef struct {
     bool api;      /* an NVML call or nvidia-smi: counts as a mutation and can be killed */
     bool changed;  /* set by a writer that has changed the working copy */
     bool quiet;    /* no log line: simctl looking around */
+    bool contained; /* an NVML call of a process that sees other device nodes than the host has */
     slot_t *s;     /* the active copy for a reader, the working copy for a writer */
     char args[ARGS_LEN];
     char result[256]; /* more of the result than its code, as JSON members without braces */
@@ -233,7 +244,8 @@ nvmlReturn_t call_end(call_t *c, nvmlReturn_t r);
 /* Adds to the logged result, as JSON members: `"id": 3`. */
 void call_result(call_t *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-int sim_open(const char *dir);  /* NVML code */
+/* NULL or "": the default. A state that may be read but not written serves reading calls. Answers an NVML code. */
+int sim_open(const char *dir);
 void sim_close(void);
 const char *sim_dir(void);
 nvmlReturn_t sim_log_clear(void);
@@ -271,6 +283,7 @@ nvmlReturn_t find_device(const call_t *c, nvmlDevice_t handle, int kind, device_
 nvmlReturn_t find_gi(const call_t *c, nvmlGpuInstance_t handle, device_t *out);
 nvmlReturn_t find_ci(const call_t *c, nvmlComputeInstance_t handle, device_t *out);
 nvmlReturn_t may_write(const call_t *c);
+bool is_counted(const call_t *c, int n);
 int gpu_count(const call_t *c);
 int gpu_at_index(const call_t *c, unsigned int index);
 int index_of_gpu(const call_t *c, int n);
@@ -303,6 +316,26 @@ void gpu_unload(gpu_t *g, const board_t *b);
 nvmlReturn_t gpu_reset(gpu_t *g, const board_t *b);
 void host_reboot(slot_t *s);
 void push_event(slot_t *s, int gpu, int gi, int ci, unsigned long long type, unsigned long long data);
+
+/* ---- device nodes (nodes.c) ---- */
+
+int cap_of_gi(int minor, int gi);
+int cap_of_ci(int minor, int gi, int ci);
+bool nodes_have_numbers(const slot_t *s);
+/* Both answer 0 or an errno: the nodes of `s`, made and removed in its directory; that directory taken for the host's. */
+int nodes_make(const slot_t *s);
+int nodes_settle_here(slot_t *s);
+void nodes_remove(const char *path);
+/* Brings the nodes up to the commit of `s`, with the exclusive lock and on the host only; what fails is tried again. */
+void nodes_follow(const slot_t *s);
+bool nodes_are_due(const slot_t *s);
+bool nodes_from_container(const slot_t *s);
+bool sees_driver(const call_t *c);
+bool sees_gpu(const call_t *c, int n);
+bool sees_gi(const call_t *c, int n, int gi);
+bool sees_ci(const call_t *c, int n, const ci_t *ci);
+/* Index of a MIG device among those of its GPU that the process sees; -1: it does not see this one. */
+int visible_index(const call_t *c, const device_t *d, const ci_t *ci);
 
 /* ---- text ---- */
 

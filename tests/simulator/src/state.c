@@ -20,8 +20,7 @@ state_t *sim = NULL;
 
 static char state_dir[4096];
 static int lock_fd = -1, log_fd = -1;
-static pid_t opened_by = 0;
-static bool exclusive = false;
+static bool read_only = false; /* no lock but a shared one, no log, no counting: the state is another one's */
 static pthread_mutex_t process_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 /* POSIX record locks belong to a process, so that a forked child does not share its parent's lock; threads of one
@@ -46,7 +45,6 @@ static void lock_file(short type) {
     struct flock f = {.l_type = type, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
     while (fcntl(lock_fd, F_SETLKW, &f) == -1 && errno == EINTR) {
     }
-    exclusive = type == F_WRLCK;
 }
 
 const char *sim_dir(void) {
@@ -61,16 +59,21 @@ static int open_in(const char *dir, const char *name, int flags) {
 
 int sim_open(const char *dir) {
     struct stat st;
-    if (!dir || !*dir || strlen(dir) >= sizeof state_dir)
+    if (!dir || !*dir)
+        dir = SIM_DEFAULT_STATE;
+    if (strlen(dir) >= sizeof state_dir)
         return NVML_ERROR_DRIVER_NOT_LOADED;
     int fd = open_in(dir, "state.bin", O_RDWR);
+    read_only = fd == -1 && (errno == EROFS || errno == EACCES);
+    if (read_only)
+        fd = open_in(dir, "state.bin", O_RDONLY);
     if (fd == -1)
         return errno == EACCES ? NVML_ERROR_NO_PERMISSION : NVML_ERROR_DRIVER_NOT_LOADED;
     if (fstat(fd, &st) == -1 || st.st_size != (off_t)sizeof(state_t)) {
         close(fd);
         return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
     }
-    void *map = mmap(NULL, sizeof(state_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void *map = mmap(NULL, sizeof(state_t), read_only ? PROT_READ : PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     if (map == MAP_FAILED)
         return NVML_ERROR_MEMORY;
@@ -79,14 +82,14 @@ int sim_open(const char *dir) {
         sim_close();
         return NVML_ERROR_LIB_RM_VERSION_MISMATCH;
     }
-    lock_fd = open_in(dir, "lock", O_RDWR | O_CREAT);
-    log_fd = open_in(dir, "calls.log", O_RDWR | O_CREAT | O_APPEND);
-    if (lock_fd == -1 || log_fd == -1) {
+    lock_fd = open_in(dir, "lock", read_only ? O_RDONLY : O_RDWR | O_CREAT);
+    if (!read_only)
+        log_fd = open_in(dir, "calls.log", O_RDWR | O_CREAT | O_APPEND);
+    if (lock_fd == -1 || (log_fd == -1 && !read_only)) {
         sim_close();
         return NVML_ERROR_NO_PERMISSION;
     }
     copy_text(state_dir, sizeof state_dir, dir);
-    opened_by = getpid();
     return NVML_SUCCESS;
 }
 
@@ -140,14 +143,18 @@ static void recover_record(void) {
     sim->logged = s->commit;
 }
 
+/* Does what a writer that died has left undone: its log line and its device nodes. */
 static void take_lock(int mode) {
     lock_file(mode == WRITE ? F_WRLCK : F_RDLCK);
     const slot_t *s = &sim->slots[sim->active & 1];
-    if (sim->logged == s->commit)
+    if (read_only || (sim->logged == s->commit && !nodes_are_due(s)))
         return;
-    if (mode != WRITE)
+    if (mode != WRITE) {
+        lock_file(F_UNLCK); /* two readers that both wait to become writers would wait for each other */
         lock_file(F_WRLCK);
+    }
     recover_record();
+    nodes_follow(&sim->slots[sim->active & 1]);
 }
 
 /* Copies what is in use; the rest of the arrays is never looked at. */
@@ -170,6 +177,8 @@ static bool names_match(const char *rule, const char *call) {
 }
 
 static nvmlReturn_t injected_fault(const char *call) {
+    if (read_only)
+        return NVML_SUCCESS; /* nobody could count it */
     for (int i = 0; i < MAX_FAULTS; i++) {
         fault_t *f = &sim->faults[i];
         if (!__atomic_load_n(&f->used, __ATOMIC_ACQUIRE) || !names_match(f->call, call))
@@ -190,13 +199,14 @@ nvmlReturn_t call_begin(call_t *c, const char *name, int mode, const char *args,
     sim_lock_process();
     if (!sim)
         return NVML_ERROR_UNINITIALIZED;
-    if (opened_by != getpid())
-        opened_by = getpid();
-    take_lock(mode);
+    take_lock(read_only ? READ : mode);
     nvmlReturn_t r = injected_fault(name);
-    c->s = mode == WRITE ? working_copy() : &sim->slots[sim->active & 1];
-    if (r == NVML_SUCCESS && !c->s->driver_present && strncmp(name, "simctl.", 7) != 0)
+    c->s = mode == WRITE && !read_only ? working_copy() : &sim->slots[sim->active & 1];
+    c->contained = strncmp(name, "nvml", 4) == 0 && nodes_from_container(c->s);
+    if (r == NVML_SUCCESS && strncmp(name, "simctl.", 7) != 0 && (!c->s->driver_present || !sees_driver(c)))
         r = NVML_ERROR_DRIVER_NOT_LOADED;
+    if (r == NVML_SUCCESS && mode == WRITE && read_only)
+        r = NVML_ERROR_NO_PERMISSION;
     return r;
 }
 
@@ -237,6 +247,7 @@ static void commit(call_t *c, nvmlReturn_t r) {
     __atomic_store_n(&sim->active, !(sim->active & 1), __ATOMIC_RELEASE);
     if (dies_now(c, false))
         kill(getpid(), SIGKILL);
+    nodes_follow(s);
     if (sim->log_on)
         write_all(s->record, s->record_len);
     sim->logged = s->commit;
@@ -249,7 +260,7 @@ nvmlReturn_t call_end(call_t *c, nvmlReturn_t r) {
     }
     if (c->mode == WRITE && c->changed && r == NVML_SUCCESS) {
         commit(c, r);
-    } else if (sim->log_on && !c->quiet) {
+    } else if (sim->log_on && !c->quiet && !read_only) {
         char record[RECORD_LEN];
         write_all(record, make_record(record, sizeof record, c, r, 0));
     }
