@@ -24,8 +24,12 @@ if t.TYPE_CHECKING:
 
 DEADLINE_S = 10.0
 HTTP_OK = 200
+HTTP_NO_CONTENT = 204
+HTTP_NOT_MODIFIED = 304
 HTTP_NOT_FOUND = 404
 SHORT_ID = 12
+# On a container with which this collection only asked the engine something (engine_probe.py): it runs nothing and holds no device.
+PROBE_LABEL = "gpuops.probe"
 
 # Labels may hold secrets of others (a proxy's passwords, say): only Compose's own and this collection's are facts.
 _LABELS = ("com.docker.compose.", "gpuops.")
@@ -64,23 +68,31 @@ class Engine:
 
     def get(self, path: str) -> t.Any:
         """The JSON that the engine answers to GET. EngineError with what went wrong."""
-        status, body = self._ask(path)
-        try:
-            data = json.loads(body)
-        except ValueError as error:
-            raise EngineError(f"Docker engine at {self._path}: GET {path} answered {status} without JSON", status) from error
+        status, data = self.call("GET", path)
         if status != HTTP_OK:
-            words = data.get("message") if isinstance(data, dict) else None
-            raise EngineError(f"Docker engine at {self._path}: GET {path} answered {status}: {words or 'no reason given'}", status)
+            raise EngineError(f"Docker engine at {self._path}: GET {path} answered {status}: {own_words(data)}", status)
         return data
 
-    def _ask(self, path: str) -> tuple[int, bytes]:
+    def call(self, method: str, path: str, body: _Json | None = None) -> tuple[int, t.Any]:
+        """HTTP status and JSON of an answer; None for one that has no body. EngineError when no answer comes, or one that is no JSON."""
+        status, text = self._ask(method, path, body)
+        if status in (HTTP_NO_CONTENT, HTTP_NOT_MODIFIED):
+            return status, None
+        try:
+            return status, json.loads(text)
+        except ValueError as error:
+            raise EngineError(f"Docker engine at {self._path}: {method} {path} answered {status} without JSON", status) from error
+
+    def _ask(self, method: str, path: str, body: _Json | None) -> tuple[int, bytes]:
         # http.client brings ssl and the mail parser along: only a host with an engine pays for them.
         from http.client import HTTPException
 
         try:
             connection = self._connect()
-            connection.request("GET", path)
+            if body is None:
+                connection.request(method, path)
+            else:
+                connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (OSError, HTTPException) as error:
@@ -112,10 +124,12 @@ class Engine:
     def containers(self) -> list[dict[str, t.Any]]:
         """Every container that is not removed and names a GPU, running or not, by name; ``devices`` as they are written there.
 
-        A container that goes away between the list and the question about it is left out.
+        A container that goes away between the list and the question about it is left out, and so is one that only asked a question.
         """
         found = []
         for entry in self.get("/containers/json?all=1"):
+            if PROBE_LABEL in (entry.get("Labels") or {}):
+                continue
             try:
                 container = parse_container(self.get(f"/containers/{entry['Id']}/json"))
             except EngineError as error:
@@ -125,6 +139,12 @@ class Engine:
             if container["devices"]:
                 found.append(container)
         return sorted(found, key=lambda container: str(container["name"]))
+
+
+def own_words(answer: t.Any) -> str:
+    """The engine's own words in the body of an answer that is an error."""
+    words = answer.get("message") if isinstance(answer, dict) else None
+    return str(words or "no reason given")
 
 
 def absent(reason: str) -> dict[str, t.Any]:

@@ -114,10 +114,15 @@ def resolve_all(nvml: Nvml, devices: Sequence[Device], check: bool) -> dict[str,
     return found
 
 
-def env_text(uuids: Mapping[str, str], style: str) -> str:
-    """The file's text, variables in the order given. ``style``: ``uuid``, or ``cdi`` for names as ``nvidia.com/gpu=<UUID>``."""
+def env_values(uuids: Mapping[str, str], style: str) -> dict[str, str]:
+    """What each variable says. ``style``: ``uuid``, or ``cdi`` for names as ``nvidia.com/gpu=<UUID>``."""
     prefix = f"{CDI_KIND}=" if style == "cdi" else ""
-    return HEADER + "".join(f"{name}={prefix if uuid != KNOWN_AFTER_APPLY else ''}{uuid}\n" for name, uuid in uuids.items())
+    return {name: uuid if uuid == KNOWN_AFTER_APPLY else prefix + uuid for name, uuid in uuids.items()}
+
+
+def env_text(uuids: Mapping[str, str], style: str) -> str:
+    """The file's text, variables in the order given; ``style`` as for ``env_values``."""
+    return HEADER + "".join(f"{name}={value}\n" for name, value in env_values(uuids, style).items())
 
 
 def read_env(path: Path) -> str:
