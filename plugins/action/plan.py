@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import typing as t
 from collections.abc import Mapping
@@ -27,7 +28,11 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 
 
 def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[str, t.Any]:
-    """Read, decide, and unless in check mode write what changed. :raises FleetError: something is wrong; nothing is written then."""
+    """Read, decide, and unless in check mode write what changed. While a host cannot be read, nothing is written: whether it is gone
+    is for a person to say.
+
+    :raises FleetError: something is wrong; nothing is written then.
+    """
     plans = arguments["plans"]
     planned = plan_fleet(
         door.read_texts(arguments["manifests"]),
@@ -39,7 +44,9 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     files = {os.path.join(plans, f"{name}.yml"): plan.text for name, plan in planned.plans.items()}
     files[os.path.join(plans, f"{FLEET}.yml")] = planned.fleet
     before = {path: door.read_text_or_none(path) for path in files}
-    result = _result(planned)
+    result = _result(planned, arguments["hosts"])
+    if result["unread"]:
+        return result
     result["changed"] = any(before[path] != text for path, text in files.items())
     if diff:
         result["diff"] = door.diffs(files, before)
@@ -51,14 +58,28 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     return result
 
 
-def _result(planned: Planned) -> dict[str, t.Any]:
+def _result(planned: Planned, hosts: Mapping[str, t.Any]) -> dict[str, t.Any]:
+    unread = {name: host["unread"] for name, host in sorted(hosts.items()) if host.get("unread")}
     return {
+        "changed": False,
         "table": planned.table,
         "plans": {name: dict(plan.data) for name, plan in planned.plans.items()},
         "unplaced": planned.unplaced,
         "services": planned.services,
-        "warnings": planned.notes,
+        "warnings": [] if unread else planned.notes,
+        "unread": unread,
+        "proposal": planned.proposal,
+        "refusal": _refusal(unread, hosts) if unread else "",
     }
+
+
+def _refusal(unread: Mapping[str, str], hosts: Mapping[str, t.Any]) -> str:
+    names = ", ".join(unread)
+    down = sorted(name for name, host in hosts.items() if host.get("down") or host.get("unread"))
+    if len(down) == len(hosts):
+        return f"{names} cannot be read, and no other host is left: nothing was written"
+    setting = json.dumps({"fleet_down_hosts": down})
+    return f"{names} cannot be read: nothing was written. To plan as if it were gone: -e '{setting}'"
 
 
 class ActionModule(door.Door):

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import typing as t
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, views
+
+# What ansible-core says of a module that broke before it could say why; the last line of its standard error has the reason.
+_SAYS_NOTHING = re.compile("MODULE FAILURE|stdout/stderr|deserialization failed")
 
 
 def published_facts(host: str, directory: str) -> t.Any:
@@ -27,10 +31,33 @@ def published_facts(host: str, directory: str) -> t.Any:
         raise FleetError(f"not JSON: {error}", file=path, hint="remove it and run playbook plan") from error
 
 
+def down_hosts(value: t.Any) -> list[str]:
+    """``fleet_down_hosts`` as sorted names: it is a list, and on a command line, where lists are hard to write, names with commas."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise AnsibleFilterError("fleet_down_hosts: expected a list of host names; write [gpu-prod-02], or [] when all are up")
+    return sorted({str(name).strip() for name in names} - {""})
+
+
+def unread_reason(result: t.Mapping[str, t.Any] | None) -> str | None:
+    """Why a host could not be read, in one line, from the result of the task that tried; None when it could, or nobody tried."""
+    if not result or not (result.get("unreachable") or result.get("failed")):
+        return None
+    text = str(result.get("msg") or "")
+    last = [line for line in str(result.get("module_stderr") or "").splitlines() if line.strip()][-1:]
+    if last and (not text or _SAYS_NOTHING.search(text)):
+        text = last[0]
+    return " ".join(text.split()).removeprefix("Task failed: ") or "no reason given"
+
+
 def fleet_hosts(
     names: t.Iterable[str], hostvars: t.Mapping[str, t.Mapping[str, t.Any]], facts_dir: str, plans_dir: str | None = None
 ) -> dict[str, dict[str, t.Any]]:
-    """{host: {facts, policy, plan}} of the named hosts; ``plan`` is None without ``plans_dir`` or without a plan."""
+    """{host: {facts, policy, plan}} of the named hosts; ``plan`` is None without ``plans_dir`` or without a plan.
+
+    A host that ``fleet_down_hosts`` names has ``down: True`` besides, one that could not be read in this run ``unread`` with the
+    reason, and ``reached: True`` if it answered. Their facts are those published last, and None where there are none.
+    """
     result: dict[str, dict[str, t.Any]] = {}
     try:
         for name in names:
@@ -39,8 +66,19 @@ def fleet_hosts(
             plan = None
             if plans_dir is not None and os.path.exists(path := os.path.join(plans_dir, f"{name}.yml")):
                 plan = door.read_yaml_file(path).data
-            facts = sensed if sensed is not None else published_facts(name, facts_dir)
-            result[name] = {"facts": facts, "policy": views.policy_of(variables), "plan": plan}
+            absent: dict[str, t.Any] = {}
+            if name in down_hosts(variables.get("fleet_down_hosts") or []):
+                absent["down"] = True
+            elif reason := unread_reason(variables.get("__fleet_read")):
+                absent["unread"] = reason
+                if not variables["__fleet_read"].get("unreachable"):
+                    absent["reached"] = True
+            if absent:
+                known = os.path.lexists(os.path.join(facts_dir, f"{name}.json"))
+                facts = published_facts(name, facts_dir) if known else None
+            else:
+                facts = sensed if sensed is not None else published_facts(name, facts_dir)
+            result[name] = {"facts": facts, "policy": views.policy_of(variables), "plan": plan, **absent}
     except FleetError as error:
         raise AnsibleFilterError(str(error)) from None  # ansible-core would print the cause a second time
     return result
@@ -51,4 +89,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, t.Callable[..., t.Any]]:
         """The filters by name."""
-        return {"fleet_hosts": fleet_hosts}
+        return {"fleet_hosts": fleet_hosts, "down_hosts": down_hosts, "unread_reason": unread_reason}

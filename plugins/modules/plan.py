@@ -15,6 +15,9 @@ description:
     of every service runs and how each GPU is partitioned, and writes one plan file for each host.
   - What is placed already stays where it is as long as the place still serves. The same input gives the same bytes.
   - A plan file whose decisions have not changed is left as it is.
+  - A host with C(down) set to true is planned as gone. Its replicas are placed on other hosts. Those that have no place there, and adopted
+    services, stay in its plan, which is otherwise left as it is.
+  - As long as a host has C(unread), nothing is written at all, and RV(proposal) says where its replicas would go.
   - When anything is wrong in a manifest, in the policy or in a plan file, every problem is named on its own line and nothing is written.
 extends_documentation_fragment:
   - gpuops.fleet.attributes
@@ -34,7 +37,8 @@ options:
   hosts:
     description:
       - For each host a dictionary with C(facts), as M(gpuops.fleet.gpu_info) returns them, and C(policy), the host's C(fleet_...)
-        variables.
+        variables. C(down) set to true is a host that somebody calls gone; C(unread) says in a line why a host could not be read in this
+        run. Of both the facts may be null. P(gpuops.fleet.fleet_hosts#filter) gathers all of it.
     type: dict
     required: true
   templates:
@@ -109,6 +113,24 @@ services:
   returned: success
   type: dict
   sample: {receipt-ocr: {service: receipt-ocr, team: claims, replicas: 2, need_mib: 8192}}
+unread:
+  description: The hosts that could not be read, each with the reason. Unless it is empty, nothing was written.
+  returned: success
+  type: dict
+  sample: {}
+proposal:
+  description: Of the hosts that could not be read, one line for each host with the reason, then one for each replica that they have.
+  returned: success
+  type: list
+  elements: str
+  sample:
+    - 'gpu-prod-02 cannot be read: Connection timed out'
+    - receipt-ocr-2 would go from gpu-prod-02 to gpu-prod-01 GPU-5c1f07aa 1g.10gb@3
+refusal:
+  description: Why nothing was written and what to write for it to be, in one line. Empty when all hosts could be read.
+  returned: success
+  type: str
+  sample: ''
 warnings:
   description: What a person should know, such as a host that has a plan and is not part of this run.
   returned: success

@@ -33,7 +33,7 @@ def explain(fleet: Fleet, need: Need, replica: int, before: Placement | None) ->
         return f"no host has the environment '{need.environment}'", help_
     name = f"{need.service}-{replica}"
     reasons = [(host.host.name, _host_reason(fleet, host, need, name)) for host in hosts]
-    case = Case(fleet, hosts, need, name)
+    case = Case(fleet, [host for host in hosts if not host.host.down], need, name)
     return _grouped(reasons), next(text for helper in _HELPERS for text in helper(case))
 
 
@@ -61,6 +61,8 @@ def _names(names: Sequence[str]) -> str:
 
 
 def _host_reason(fleet: Fleet, host: HostState, need: Need, name: str) -> str:
+    if host.host.down:
+        return "down"
     short = host.free.shortage(need.resources)
     if short:
         return ", ".join(f"needs {_amount(kind, want)} and has {_amount(kind, max(have, 0))} left" for kind, (want, have) in short.items())
@@ -121,7 +123,7 @@ def _acceptable(state: GpuState, need: Need) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Case:
-    """A replica without a place, and the hosts of its environment."""
+    """A replica without a place, and the hosts of its environment that are up."""
 
     fleet: Fleet
     hosts: Sequence[HostState]
@@ -271,7 +273,9 @@ def _help_need(case: Case) -> Iterator[str]:
 
 def _help_more(case: Case) -> Iterator[str]:
     gpus = f"{case.need.count} free GPUs" if case.need.count > 1 else "a free GPU"
-    yield f"add a host of environment '{case.need.environment}' with {gpus} for {what(case.need)}, or ask for fewer replicas"
+    down = [host.host.name for host in case.fleet.hosts.values() if host.host.down and host.host.environment == case.need.environment]
+    back = f"bring {_names(down)} back, " if down else ""
+    yield f"{back}add a host of environment '{case.need.environment}' with {gpus} for {what(case.need)}, or ask for fewer replicas"
 
 
 _Helper = Callable[[Case], Iterator[str]]

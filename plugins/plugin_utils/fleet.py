@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, host_of, need_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
@@ -20,6 +20,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
     FLEET,
     HostPlan,
     fleet_text,
+    keep_host_plan,
     make_host_plan,
     read_plan,
     unplaced_lines,
@@ -27,13 +28,16 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy, read_policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines as replicas_and_reasons
 
 Texts = Iterable[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What a run decided. ``plans``: of each host of the run; ``fleet``: the text of ``fleet.yml``; ``table``: lines for people."""
+    """What a run decided. ``plans``: of each host of the run, without those that are down and never had one; ``fleet``: the text
+    of ``fleet.yml``; ``table``: lines for people; ``proposal``: where the services of hosts that could not be read would go.
+    """
 
     plans: Mapping[str, HostPlan]
     fleet: str
@@ -41,6 +45,7 @@ class Planned:
     services: dict[str, dict[str, t.Any]]
     table: list[str]
     notes: list[str]
+    proposal: list[str]
 
 
 def plan_fleet(
@@ -54,8 +59,10 @@ def plan_fleet(
     """Decide for a fleet.
 
     ``manifest_texts``: (path, text). ``plan_texts``: host -> (path, text) of the last plans, also of hosts that are not in ``hosts``.
-    ``hosts``: name -> {facts, policy}. ``runtimes``: the compose templates that exist. ``found``: of an adoption, the places
-    that no last plan knows and that count as if one did; GPUs in MIG mode are then listed even where nobody is on them.
+    ``hosts``: name -> {facts, policy}, and where nobody reaches it ``down: true`` (a person says so) or ``unread: why`` (found out just
+    now); both are planned as gone, and their facts may be None. ``runtimes``: the compose templates that exist. ``found``: of an
+    adoption, the places that no last plan knows and that count as if one did; GPUs in MIG mode are then listed even where nobody
+    is on them.
 
     :raises FleetError: anything wrong in any of them, each problem on its own line.
     """
@@ -67,10 +74,13 @@ def plan_fleet(
     changed = frozenset(line["service"] for line in lines if line["manifest"] != digests.get(line["service"]))
     solution = make_plan(Problem(tuple(states), tuple(need_of(manifest) for manifest in manifests), tuple(before), changed))
     adopted = [manifest.service for manifest in manifests if manifest.model.lifecycle == "adopted"]
-    plans = {
-        host.name: make_host_plan(host, solution, hosts[host.name]["facts"], digests, adopted, previous.get(host.name), found is not None)
-        for host in states
-    }
+    plans: dict[str, HostPlan] = {}
+    for host in states:
+        facts, last = hosts[host.name].get("facts"), previous.get(host.name)
+        if not host.down:
+            plans[host.name] = make_host_plan(host, solution, facts or {}, digests, adopted, last, found is not None)
+        elif last is not None:
+            plans[host.name] = keep_host_plan(host, solution, facts, digests, adopted, last)
     unplaced = unplaced_lines(solution.unplaced)
     return Planned(
         plans=plans,
@@ -78,8 +88,13 @@ def plan_fleet(
         unplaced=unplaced,
         services={manifest.service: manifest.data() for manifest in manifests},
         table=_table(states, solution, before, manifests),
-        notes=_notes(states, previous),
+        notes=_notes(states, previous, solution),
+        proposal=_proposal(states, before, solution, hosts),
     )
+
+
+def _is_down(host: Mapping[str, t.Any]) -> bool:
+    return bool(host.get("down") or host.get("unread"))
 
 
 def _read_all(
@@ -103,7 +118,8 @@ def _read_all(
     for name in sorted(hosts):
         try:
             _host_name(name)
-            check_facts(name, hosts[name].get("facts"))
+            if hosts[name].get("facts") is not None or not _is_down(hosts[name]):
+                check_facts(name, hosts[name].get("facts"))
             policies[name] = read_policy(name, hosts[name].get("policy") or {})
         except FleetError as error:
             errors.append(error)
@@ -131,14 +147,17 @@ def _hosts(
     placements = list(before)
     for name in sorted(hosts):
         try:
-            states.append(host_of(name, hosts[name]["facts"], policies[name], catalogue, placements))
+            gone = _is_down(hosts[name])
+            facts: t.Any = hosts[name].get("facts")
+            policy = policies[name]
+            states.append(down_host(name, policy) if gone else host_of(name, facts, policy, catalogue, placements))
         except FleetError as error:
             errors.append(error)
     raise_all(errors)
     return states
 
 
-def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan]) -> list[str]:
+def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], solution: Solution) -> list[str]:
     """What a person should know and nobody has to mend."""
     notes = []
     here = {host.name for host in states}
@@ -148,10 +167,38 @@ def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan]) -> list[str
             counted = f"the {count} replicas of its last plan count as running there"
             notes.append(f"{name} is not part of this run: {counted}; remove its plan if the host is gone")
     for host in states:
+        if host.down:
+            stay = [each.name for each in (*solution.placements, *solution.waiting) if each.host == host.name]
+            lost = f"{', '.join(sorted(stay))} stay in its plan and are lost until it is back" if stay else "nothing stays in its plan"
+            notes.append(f"{host.name} is down: {lost}")
+            continue
         unknown = [kind for kind in ("cpus", "memory", "shm", "disk") if getattr(host.capacity, kind) is None]
         if unknown:
             notes.append(f"{host.name}: {', '.join(unknown)} could not be read and is not limited; set fleet_capacity")
     return notes
+
+
+def _proposal(
+    states: Iterable[Host], before: Iterable[Placement], solution: Solution, hosts: Mapping[str, Mapping[str, t.Any]]
+) -> list[str]:
+    """For people who have to decide whether a host is gone: what would become of each replica that the plans have on it."""
+    unread = {name: str(hosts[name]["unread"]) for name in sorted(hosts) if hosts[name].get("unread")}
+    lines = [f"{name} cannot be read: {why}" for name, why in unread.items()]
+    if not unread or all(host.down for host in states):
+        return lines
+    places = {(each.service, each.replica): each for each in solution.placements}
+    there = {(each.service, each.replica): each for each in sorted(before, key=lambda each: each.rank) if each.host in unread}
+    stuck = [each for each in unplaced_lines(solution.unplaced) if there.pop((each["service"], each["replica"]), None)]
+    for key, old in there.items():
+        new = places.get(key)
+        if new is not None and new.host == old.host:
+            lines.append(f"{old.name} is adopted and stays on {_at(old)}: lost until that host is back")
+        elif new is not None:
+            lines.append(f"{old.name} would go from {old.host} to {_at(new)}")
+        else:
+            lines.append(f"{old.name} is wanted no more, and would leave {_at(old)}")
+    lines.extend(f"no place for {line}" for line in replicas_and_reasons(stuck))
+    return lines if len(lines) > len(unread) else [*lines, f"no plan has a service on {' or '.join(unread)}"]
 
 
 def _table(states: Iterable[Host], solution: Solution, before: Iterable[Placement], manifests: Iterable[Manifest]) -> list[str]:
@@ -159,16 +206,21 @@ def _table(states: Iterable[Host], solution: Solution, before: Iterable[Placemen
     gpus = {gpu.uuid: gpu for host in states for gpu in host.gpus}
     last = {(each.service, each.replica): each for each in before}
     needs = {manifest.service: manifest.need_mib() for manifest in manifests}
+    down = {host.name for host in states if host.down}
+    waiting = {each.name for each in solution.waiting}
     rows: list[tuple[str, ...]] = [("SERVICE", "REPLICA", "HOST", "GPU", "SLICE", "MEMORY", "PORT", "CHANGE")]
     entries: list[tuple[str, int, tuple[str, ...]]] = []
     for place in solution.placements:
         old = last.pop((place.service, place.replica), None)
-        entries.append((place.service, place.replica, (*_where(place), _memory(place, gpus, needs), _ports(place), _change(place, old))))
+        entries.append(
+            (place.service, place.replica, (*_where(place), _memory(place, gpus, needs), _ports(place), _change(place, old, down)))
+        )
     for each in solution.unplaced:
         old = last.pop((each.service, each.replica), None)
-        entries.append(
-            (each.service, each.replica, ("-", "-", "-", "-", "-", "no place" if old is None else f"no place any more, was on {_at(old)}"))
-        )
+        text = "no place" if old is None else f"no place any more, was on {_at(old)}"
+        if old is not None and old.name in waiting:
+            text = f"no place while {old.host} is down, stays on {_at(old)}"
+        entries.append((each.service, each.replica, ("-", "-", "-", "-", "-", text)))
     for old in last.values():
         entries.append((old.service, old.replica, (*_where(old), "-", _ports(old), "removed")))
     rows.extend((service, str(replica), *cells) for service, replica, cells in sorted(entries))
@@ -199,9 +251,11 @@ def _at(place: Placement) -> str:
     return f"{place.host} {','.join(uuid[:12] for uuid in place.gpus)} {place.slice or place.mode}"
 
 
-def _change(place: Placement, old: Placement | None) -> str:
+def _change(place: Placement, old: Placement | None, down: Collection[str]) -> str:
+    if place.host in down:
+        return f"lost while {place.host} is down"
     if old is None:
         return "new"
     if (old.host, old.mode, old.gpus, old.slice) != (place.host, place.mode, place.gpus, place.slice):
-        return f"moved from {_at(old)}"
+        return f"moved from {_at(old)}" + (f": {old.host} is down" if old.host in down else "")
     return "kept" if old.ports == place.ports else "kept, other ports"

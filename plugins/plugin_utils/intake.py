@@ -91,6 +91,11 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
     )
 
 
+def down_host(name: str, policy: Policy) -> Host:
+    """A host that nobody reaches. What it has does not matter: it gets nothing, and no decision touches its GPUs."""
+    return Host(name=name, environment=policy.fleet_environment, gpus=(), down=True)
+
+
 def _capacity(sensed: Facts, policy: Policy) -> Resources:
     """What was sensed or written, less the reserve. Disk counts as a whole: what is free moves with every file, and services with it."""
     given, reserve = policy.fleet_capacity, policy.fleet_reserve

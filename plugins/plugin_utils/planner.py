@@ -50,7 +50,16 @@ def make_plan(problem: Problem) -> Solution:
         placements=tuple(placed[key] for key in sorted(placed)),
         unplaced=tuple(_unplaced(fleet, need, replica, before.get((need.service, replica))) for need, replica in missing),
         layouts=_layouts(fleet),
+        waiting=tuple(_waits(fleet, problem.changed, [before.get((need.service, replica)) for need, replica in missing])),
     )
+
+
+def _waits(fleet: Fleet, changed: Set[str], places: Iterable[Placement | None]) -> Iterator[Placement]:
+    """Last places on hosts that are down. A service whose manifest has changed may need more than it had, and is decided anew."""
+    for place in places:
+        host = None if place is None else fleet.hosts.get(place.host)
+        if place is not None and host is not None and host.host.down and place.service not in changed:
+            yield place
 
 
 def _unplaced(fleet: Fleet, need: Need, replica: int, before: Placement | None) -> Unplaced:
@@ -59,9 +68,10 @@ def _unplaced(fleet: Fleet, need: Need, replica: int, before: Placement | None) 
 
 
 def _by_replica(previous: Iterable[Placement], fleet: Fleet) -> dict[Key, Placement]:
-    """One last place for each replica. Where two plans name one replica, a host that is here counts, then the first by name."""
+    """One last place for each replica. Where two plans name one replica, a host that is here and up counts, then the first by name."""
+    down = {name for name, host in fleet.hosts.items() if host.host.down}
     result: dict[Key, Placement] = {}
-    for placement in sorted(previous, key=lambda each: (each.host not in fleet.hosts, each.rank)):
+    for placement in sorted(previous, key=lambda each: (each.host not in fleet.hosts, each.host in down, each.rank)):
         result.setdefault((placement.service, placement.replica), placement)
     return result
 
@@ -87,6 +97,8 @@ def _keep(fleet: Fleet, need: Need, place: Placement) -> Placement | None:
     if host is None:
         # A host that is not part of this run (unreachable, or left out by --limit): what runs there runs on.
         return place
+    if host.host.down:
+        return place if need.adopted else None
     states = host.usable(place.gpus)
     if not states:
         return None

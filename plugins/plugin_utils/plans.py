@@ -147,12 +147,38 @@ def make_host_plan(
     carried = facts.get("plan")
     if previous is not None and _stands(previous.data, digest, base_digest, carried):
         return previous
+    return _written(host.name, _serial(None if previous is None else previous.data, digest, carried), layout, services, base)
+
+
+def keep_host_plan(
+    host: Host, solution: Solution, facts: Data | None, digests: Mapping[str, str], adopted: Iterable[str], previous: HostPlan
+) -> HostPlan:
+    """The plan of a host that is down: it loses what has moved away, and its layout stays, for nobody sees what it would do.
+
+    ``facts``: as they were published last, None when they never were. The text of ``previous``, byte for byte, when nothing moves.
+    """
+    kept = frozenset(adopted)
+    places = [placement for placement in (*solution.placements, *solution.waiting) if placement.host == host.name]
+    places.sort(key=lambda placement: (placement.service, placement.replica))
+    services = [_service_line(placement, digests[placement.service], placement.service in kept) for placement in places]
+    layout = previous.data["layout"]
+    digest = plan_record.digest_of_plan(layout, services)
+    if digest == previous.data["digest"]:
+        return previous
+    carried = None if facts is None else facts.get("plan")
+    known = {line["gpu"]: line for line in previous.data["base"]["gpus"]}
+    known.update({gpu["uuid"]: plan_record.state_of(gpu) for gpu in (facts or {}).get("gpus") or () if gpu.get("uuid")})
+    base = [known[line["gpu"]] for line in layout if "mode" in line and line["gpu"] in known]
+    return _written(host.name, _serial(previous.data, digest, carried), layout, services, base)
+
+
+def _written(host: str, serial: int, layout: Sequence[Data], services: Sequence[Data], base: Sequence[Data]) -> HostPlan:
     data = {
         "plan": plan_record.PLAN_FORMAT,
-        "host": host.name,
-        "serial": _serial(None if previous is None else previous.data, digest, carried),
-        "digest": digest,
-        "base": {"digest": base_digest, "gpus": base},
+        "host": host,
+        "serial": serial,
+        "digest": plan_record.digest_of_plan(layout, services),
+        "base": {"digest": plan_record.digest_of_base(base), "gpus": base},
         "layout": layout,
         "services": services,
     }

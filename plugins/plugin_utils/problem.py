@@ -90,7 +90,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Host:
-    """One host: what policy allows on it, what it can still give (the reserve is already taken off), and its GPUs."""
+    """One host: what policy allows on it, what it can still give (the reserve is already taken off), and its GPUs.
+
+    ``down``: nobody reaches it. It gets nothing, whatever its GPUs; adopted services stay on it, the others go where there is a place.
+    """
 
     name: str
     environment: str
@@ -101,6 +104,7 @@ class Host:
     capacity: Resources = Resources(None, None, None, None)
     ports: tuple[int, ...] = tuple(range(18000, 19000))
     listening: frozenset[int] = frozenset()
+    down: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,8 +189,12 @@ class Unplaced:
 
 @dataclass(frozen=True)
 class Solution:
-    """``placements`` and ``unplaced`` by service and replica; ``layouts`` by (host, GPU UUID)."""
+    """``placements`` and ``unplaced`` by service and replica; ``layouts`` by (host, GPU UUID).
+
+    ``waiting``: where those of ``unplaced`` are that were on a host that is down. They stay in its plan and run again when it is back.
+    """
 
     placements: tuple[Placement, ...]
     unplaced: tuple[Unplaced, ...] = ()
     layouts: Mapping[tuple[str, str], GpuLayout] = field(default_factory=dict)
+    waiting: tuple[Placement, ...] = ()

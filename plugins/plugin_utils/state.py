@@ -205,7 +205,8 @@ class Fleet:
         self.cutters: dict[Geometry, Cutter] = {}
         self.hosts: dict[str, HostState] = {}
         for each in sorted(problem.hosts, key=lambda host: host.name):
-            self.hosts[each.name] = HostState(each, [GpuState(gpu, each, self._cutter(gpu)) for gpu in each.gpus])
+            gpus = () if each.down else each.gpus
+            self.hosts[each.name] = HostState(each, [GpuState(gpu, each, self._cutter(gpu)) for gpu in gpus])
         wanted = {need.service: need.replicas for need in problem.needs}
         for placement in sorted(problem.previous, key=lambda each: each.rank):
             host = self.hosts.get(placement.host)

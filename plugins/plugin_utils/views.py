@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import typing as t
 
@@ -53,16 +52,19 @@ def stable_facts(facts: Data) -> dict[str, t.Any]:
     Without temperatures, power drawn, memory used, free disk, ports in use, holders and containers. Two readings of an unchanged host
     are equal in this form, so it says whether published facts are out of date.
     """
-    result: dict[str, t.Any] = copy.deepcopy({key: value for key, value in facts.items() if key != "containers"})
-    host = result.get("host") or {}
-    for key in _MOVING_HOST:
-        host.pop(key, None)
-    if isinstance(host.get("disk"), dict):
-        host["disk"].pop("free_mib", None)
-    for gpu in result.get("gpus") or []:
-        for key in _MOVING_GPU:
-            gpu.pop(key, None)
+    # Not copy.deepcopy: it would copy all of Ansible's templating with each of its lazy values.
+    result = _without(facts, ("containers",))
+    if host := result.get("host"):
+        result["host"] = host = _without(host, _MOVING_HOST)
+        if isinstance(host.get("disk"), dict):
+            host["disk"] = _without(host["disk"], ("free_mib",))
+    if gpus := result.get("gpus"):
+        result["gpus"] = [_without(gpu, _MOVING_GPU) for gpu in gpus]
     return result
+
+
+def _without(data: Data, names: t.Collection[str]) -> dict[str, t.Any]:
+    return {key: value for key, value in data.items() if key not in names}
 
 
 def facts_differ(published: str, facts: Data) -> bool:
@@ -100,16 +102,37 @@ def host_table(hosts: t.Mapping[str, Data]) -> list[str]:
     """One line a GPU of every host: what it is, how it is and how it is cut. ``hosts``: name -> {facts}."""
     rows: list[list[t.Any]] = [["HOST", "GPU", "BOARD", "MIB", "MIG", "SLICES", "STATE"]]
     for name in sorted(hosts):
-        facts = hosts[name]["facts"]
+        facts = hosts[name]["facts"] or {}
+        down = absent_word(hosts[name])
         gpus = facts.get("gpus") or []
         for gpu in gpus:
             state = gpu.get("state") if not gpu.get("error") else f"{gpu.get('state')}: {gpu['error']}"
             rows.append(
-                [name, gpu.get("pci"), gpu.get("name"), gpu.get("memory_mib"), mode_of(gpu), " ".join(slices_of(gpu)) or "-", state]
+                [name, gpu.get("pci"), gpu.get("name"), gpu.get("memory_mib"), mode_of(gpu), " ".join(slices_of(gpu)) or "-", down or state]
             )
         if not gpus:
-            rows.append([name, None, "no GPU", None, None, None, (facts.get("driver") or {}).get("error") or "no GPU on this host"])
-    return table(rows)
+            reason = (facts.get("driver") or {}).get("error") or "no GPU on this host"
+            rows.append([name, None, "-" if down else "no GPU", None, None, None, down or reason])
+    return [*table(rows), *_absences(hosts)]
+
+
+def absence(host: Data) -> str | None:
+    """Why nothing new is known of a host; None when it was read."""
+    return "fleet_down_hosts names it, and it was not asked" if host.get("down") else host.get("unread")
+
+
+def absent_word(host: Data) -> str | None:
+    """``down``, or ``not read`` of a host that answered and could not say more; None when it was read."""
+    return None if absence(host) is None else "not read" if host.get("reached") else "down"
+
+
+def _absences(hosts: t.Mapping[str, Data]) -> list[str]:
+    return [
+        f"{name} is {absent_word(hosts[name])}: {reason}; shown by its plan and "
+        + ("the facts published last" if hosts[name]["facts"] else "nothing else, for its facts were never published")
+        for name in sorted(hosts)
+        if (reason := absence(hosts[name]))
+    ]
 
 
 def host_problems(facts: Data) -> list[str]:
@@ -165,11 +188,13 @@ def _health(names: t.Sequence[str], facts: Data, adopted: t.Collection[str]) -> 
 def status_table(hosts: t.Mapping[str, Data]) -> list[str]:
     """One line a slice or a whole GPU: who is on it, by which plan, how it is. ``hosts``: name -> {facts, plan (or None)}.
 
-    A place of the plan that is not on the board (not made yet, gone with a reboot, on a GPU that is gone) has its line too.
+    A place of the plan that is not on the board (not made yet, gone with a reboot, on a GPU that is gone) has its line too. Of a host
+    that is down, all lines say so, and a line below the table says why.
     """
     rows: list[list[t.Any]] = [["HOST", "GPU", "BOARD", "SLICE", "SERVICE", "PLAN", "HEALTH"]]
     for name in sorted(hosts):
-        facts, plan = hosts[name]["facts"], hosts[name].get("plan")
+        facts, plan = hosts[name]["facts"] or {}, hosts[name].get("plan")
+        first = len(rows)
         carried = facts.get("plan") or {}
         serial = f"{carried['serial']} {carried.get('state', '')}".strip() if carried else None
         if plan and not carried and is_true_as_found(plan, facts):
@@ -182,12 +207,14 @@ def status_table(hosts: t.Mapping[str, Data]) -> list[str]:
             lines = _gpu_lines(gpu, facts, tenants, adopted)
             rows.extend([name, gpu.get("pci"), gpu.get("name"), place, who, serial, health] for place, who, health in lines)
         if not facts.get("gpus"):
-            rows.append([name, None, "no GPU", None, None, serial, (facts.get("driver") or {}).get("error")])
+            rows.append([name, None, "no GPU" if facts else None, None, None, serial, (facts.get("driver") or {}).get("error")])
         rows.extend(
             [name, None, uuid, _place_text(profile, start, "whole"), ", ".join(names), serial, "GPU not on this host"]
             for (uuid, profile, start), names in tenants.items()
         )
-    return table(rows)
+        if down := absent_word(hosts[name]):
+            rows[first:] = [[*row[:4], None if row[4] == "free" else row[4], row[5], down] for row in rows[first:]]
+    return [*table(rows), *_absences(hosts)]
 
 
 def is_true_as_found(plan: Data, facts: Data) -> bool:

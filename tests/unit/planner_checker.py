@@ -31,8 +31,9 @@ class _Judge:
         self.problem = problem
         self.solution = solution
         self.wrong: list[str] = []
-        self.hosts = {host.name: host for host in problem.hosts}
-        self.gpus = {(host.name, gpu.uuid): gpu for host in problem.hosts for gpu in host.gpus}
+        self.hosts = {host.name: host for host in problem.hosts if not host.down}
+        self.down = {host.name for host in problem.hosts if host.down}
+        self.gpus = {(host.name, gpu.uuid): gpu for host in self.hosts.values() for gpu in host.gpus}
         self.needs = {need.service: need for need in problem.needs}
         self.before: dict[tuple[str, int], list[t.Any]] = {}
         for place in problem.previous:
@@ -56,6 +57,12 @@ class _Judge:
         for place in self.solution.placements:
             if place.host not in self.hosts and not self.kept(place):
                 self.say(place, "was put on a host that is not here")
+            if place.host in self.down and not self.needs[place.service].adopted:
+                self.say(place, "was left on a host that is down")
+        without = {(each.service, each.replica) for each in self.solution.unplaced}
+        for place in self.solution.waiting:
+            if place.host not in self.down or place not in self.problem.previous or (place.service, place.replica) not in without:
+                self.say(place, "waits for no host that is down")
 
     # What each replica gets is what it asked for, and nobody else has it.
 
@@ -179,7 +186,7 @@ class _Judge:
             need = self.needs[each.service]
             if not each.reason or not each.help:
                 self.say(each, "no reason is given")
-            if not need.adopted and not need.ports and any(self._has_room(host, need) for host in self.problem.hosts):
+            if not need.adopted and not need.ports and any(self._has_room(host, need) for host in self.hosts.values()):
                 self.say(each, "could have been placed")
 
     def _has_room(self, host: t.Any, need: t.Any) -> bool:

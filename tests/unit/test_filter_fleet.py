@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuops.fleet.plugins.filter.fleet import FilterModule, fleet_hosts
+from ansible_collections.gpuops.fleet.plugins.filter.fleet import FilterModule, down_hosts, fleet_hosts, unread_reason
 
 SENSED = {"schema": 1, "gpus": []}
 PUBLISHED = {"schema": 1, "gpus": ["published"]}
@@ -67,5 +67,5 @@ def test_a_plan_that_is_no_yaml_is_named_with_its_line(facts_dir: Path, tmp_path
         fleet_hosts(["a"], hostvars(gpuops_fleet=SENSED), str(facts_dir), str(tmp_path))
 
 
-def test_the_filter_has_its_name() -> None:
-    assert FilterModule().filters() == {"fleet_hosts": fleet_hosts}
+def test_the_filters_have_their_names() -> None:
+    assert FilterModule().filters() == {"fleet_hosts": fleet_hosts, "down_hosts": down_hosts, "unread_reason": unread_reason}

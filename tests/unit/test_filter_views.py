@@ -116,6 +116,18 @@ def test_making_facts_stable_leaves_the_facts_themselves_as_they_were() -> None:
     assert stable["gpus"][1].keys() == WHOLE.keys() - {"temperature_c", "power_w", "memory_used_mib"}
 
 
+class Lazy(dict[str, object]):
+    """A value of Ansible's: a deep copy of it copies all of the templating, and newer cores warn of that."""
+
+    def __deepcopy__(self, _memo: object) -> object:
+        raise AssertionError("copied deeply")
+
+
+def test_comparing_facts_copies_none_of_their_values_deeply() -> None:
+    facts = {**FACTS, "host": Lazy(FACTS["host"]), "gpus": [Lazy(gpu) for gpu in FACTS["gpus"]]}
+    assert views.facts_differ(json.dumps(FACTS), facts) is False
+
+
 def test_facts_of_a_host_where_nothing_could_be_read_are_stable_too() -> None:
     assert views.stable_facts({"host": {"disk": None}, "gpus": None}) == {"host": {"disk": None}, "gpus": None}
     assert views.stable_facts({"host": None}) == {"host": None}

@@ -120,6 +120,8 @@ def problems(draw: st.DrawFn) -> Problem:
             fleet = (replace(fleet[0], gpus=()), *fleet[1:])
         elif draw(st.booleans()):
             fleet = fleet[1:]
+        elif draw(st.booleans()):
+            fleet = (replace(fleet[0], down=True), *fleet[1:])
     return Problem(fleet, wanted, previous)
 
 
@@ -173,8 +175,8 @@ def test_the_order_of_the_input_does_not_matter(problem: Problem, seed: int) -> 
 @given(problems())
 def test_planning_again_from_its_own_plan_moves_nothing(problem: Problem) -> None:
     first = make_plan(problem)
-    again = make_plan(replace(problem, previous=first.placements))
-    assert (again.placements, again.layouts) == (first.placements, first.layouts)
+    again = make_plan(replace(problem, previous=(*first.placements, *first.waiting)))
+    assert (again.placements, again.layouts, again.waiting) == (first.placements, first.layouts, first.waiting)
 
 
 @QUICK
