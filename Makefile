@@ -42,9 +42,12 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV ANSIBLE_INVENTORY ANSIBLE_ROLES_PATH 
 # Stamps: a set-up step runs again only when what it was made from has changed.
 RUN := .venv/run.stamp
 DEV := .venv/dev.stamp
+LAB := .venv/lab.stamp
 FLOOR := .venv-floor/floor.stamp
+NEWEST := build/lab/newest/newest.stamp
 COLLECTIONS := collections/collections.stamp
 FLOOR_COLLECTIONS := .venv-floor/collections/collections.stamp
+NEWEST_COLLECTIONS := build/lab/newest/collections/collections.stamp
 
 .PHONY: help
 help: ## list the targets
@@ -75,6 +78,11 @@ $(DEV): requirements/dev.txt requirements/run.txt $(RUN)
 	@$(AS_USER) $(PY) $(PIP_INSTALL) requirements/dev.txt
 	@touch $@
 
+$(LAB): requirements/lab.txt requirements/dev.txt requirements/run.txt $(DEV)
+	@echo "installing requirements/lab.txt"
+	@$(AS_USER) $(PY) $(PIP_INSTALL) requirements/lab.txt
+	@touch $@
+
 $(FLOOR): requirements/floor.txt | build/home
 	$(call venv,$(FLOOR_PYTHON),.venv-floor)
 	@echo "installing requirements/floor.txt"
@@ -91,6 +99,21 @@ endef
 
 $(COLLECTIONS): requirements/collections.txt galaxy.yml tests/tools/fetch_collections.py | $(RUN)
 	$(call collections,$<,collections,../../..)
+
+# For the Python of the lab's guests, unpacked here because they reach no index. pip holds a package's Requires-Python against the Python
+# that runs pip, which may be older; that a pin has a wheel for the guests' Python is checked all the same.
+GUEST_PYTHON := 3.13
+GUEST_PLATFORMS := $(addprefix --platform ,manylinux2014_x86_64 manylinux_2_28_x86_64 manylinux_2_34_x86_64)
+
+$(NEWEST): requirements/newest.txt | $(RUN)
+	@echo "unpacking requirements/newest.txt for Python $(GUEST_PYTHON)"
+	@rm -rf $(@D)/site-packages && mkdir -p $(@D)
+	@$(AS_USER) $(PY) $(PIP_INSTALL) $< --target $(@D)/site-packages --no-compile --ignore-requires-python \
+		--python-version $(GUEST_PYTHON) --only-binary :all: $(GUEST_PLATFORMS)
+	@touch $@
+
+$(NEWEST_COLLECTIONS): requirements/collections-newest.txt galaxy.yml tests/tools/fetch_collections.py | $(RUN)
+	$(call collections,$<,$(@D),../../../../../..)
 
 $(FLOOR_COLLECTIONS): requirements/collections-floor.txt galaxy.yml tests/tools/fetch_collections.py | $(RUN) $(FLOOR)
 	$(call collections,$<,.venv-floor/collections,../../../..)
@@ -114,6 +137,7 @@ lint: $(DEV) $(COLLECTIONS) ## ruff, mypy, ansible-lint, yamllint, changelog and
 	mypy -p ansible_collections.gpuops.fleet.plugins
 	mypy --python-version 3.10 -p ansible_collections.gpuops.fleet.plugins.module_utils -p ansible_collections.gpuops.fleet.plugins.modules
 	mypy $$(git -c safe.directory='$(ROOT)' ls-files --cached --others --exclude-standard 'tests/tools/*.py' 'tests/bench/*.py' 'tests/demo/*.py')
+	mypy -p lab
 	yamllint --strict .
 	antsibull-changelog lint
 	$(PY) tests/tools/check_tree.py
@@ -139,6 +163,22 @@ test: $(DEV) $(COLLECTIONS) $(FLOOR) $(FLOOR_COLLECTIONS) simulator ## everythin
 	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target SIDE_BY_SIDE=1 lint sanity floor
 	@rm -rf build/coverage build/pytest && mkdir -p build/coverage build/pytest
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -o cache_dir=build/cache/pytest --basetemp=build/pytest --cov --cov-report=term --cov-report=html --cov-fail-under=90
+
+# --- virtual machines -----------------------------------------------------------------------------------------------
+
+.PHONY: lab
+lab: $(LAB) $(COLLECTIONS) $(if $(filter newest_core,$(SCENARIO)),$(NEWEST) $(NEWEST_COLLECTIONS)) ## the main job in virtual machines with a real engine; SCENARIO=x runs one of the others
+	@$(PY) tests/lab/run.py test $(SCENARIO)
+
+.PHONY: lab-all
+lab-all: $(LAB) $(COLLECTIONS) $(NEWEST) $(NEWEST_COLLECTIONS) ## every scenario; logs below build/lab/logs
+	@$(PY) tests/lab/run.py test --all
+
+.PHONY: lab-shell
+lab-shell: $(LAB) $(COLLECTIONS) ## boot a scenario's guests (SCENARIO=x), leave them running, say how to enter them
+	@$(PY) tests/lab/run.py shell $(SCENARIO)
+
+# --- benchmarks and mutants -----------------------------------------------------------------------------------------
 
 .PHONY: mutation
 mutation: $(DEV) $(COLLECTIONS) simulator ## mutants of MIG, geometry and the planner that the tests kill; survivors below build/mutation

@@ -1,0 +1,205 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A scenario's site: its guests, its registry, and the inventory that a platform engineer would have written for them.
+
+``extensions/molecule/SCENARIO/lab.yml`` says what the guests are made of and where the site is: group variables and manifests,
+in which ``${OCR_IMAGE}`` stands for the image by digest; a scenario without a site is its guests alone.
+Everything made of it lies below ``build/lab/sites/SCENARIO``.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import re
+import shlex
+import shutil
+import string
+import subprocess
+import typing as t
+from functools import partial
+from pathlib import Path
+
+import yaml
+
+from lab import image, packages
+from lab.commands import last_line, plain, run
+from lab.errors import LabError
+from lab.guest import Guest, Hardware
+from lab.ocr import build as ocr
+from lab.places import BUILD, LOGS, REPOSITORY, SCENARIOS, SITES
+from lab.registry import Registry
+
+OCR_NAME = "claims/receipt-ocr"
+SIMULATOR = BUILD / "simulator"
+# What a guest's first boards are made by; the state's directory is the library's own default.
+GPUS = "/var/lib/nvmlsim"
+
+Say = t.Callable[[str], None]
+
+
+class Site:
+    """The site of one scenario. LabError when there is no such scenario."""
+
+    def __init__(self, scenario: str) -> None:
+        self.scenario = scenario
+        self.source = SCENARIOS / scenario
+        self.home = SITES / scenario
+        if not (self.source / "lab.yml").exists():
+            raise LabError(f"there is no scenario '{scenario}'; there are: {', '.join(scenarios())}")
+        self.lab: dict[str, t.Any] = yaml.safe_load((self.source / "lab.yml").read_text(encoding="utf-8"))
+
+    @property
+    def inventory(self) -> Path:
+        """The inventory's file."""
+        return self.home / "hosts.yml"
+
+    def guest(self, name: str) -> Guest:
+        """The guest of this name, as it was booted. LabError when it was not."""
+        return Guest.load(self.home / "guests" / name)
+
+    def guests(self) -> list[Guest]:
+        """Every guest that was booted and is not put away."""
+        return [Guest.load(path.parent) for path in sorted((self.home / "guests").glob("*/guest.json"))]
+
+    def up(self, say: Say) -> None:
+        """Builds what is missing, boots the guests, gives them GPUs, writes the inventory. LabError in one line; then nothing runs."""
+        self.down()
+        prepared = prepare(say)
+        shutil.rmtree(self.home, ignore_errors=True)
+        self.home.mkdir(parents=True)
+        try:
+            port = self._services_up(prepared) if "site" in self.lab else None
+            self._guests_up(prepared.image, port, say)
+            self._write_inventory()
+        except BaseException:
+            self.down()
+            raise
+
+    def _services_up(self, prepared: Prepared) -> int:
+        """Starts the registry with the OCR service's image, and writes the manifests that name it; returns the registry's port."""
+        port = Registry(self.home).start()
+        digest = ocr.push(prepared.ocr, f"127.0.0.1:{port}", OCR_NAME, "lab")
+        shutil.copytree(SCENARIOS / self.lab["site"] / "site", self.home, dirs_exist_ok=True)
+        self._fill_in(f"registry.example:5000/{OCR_NAME}@{digest}")
+        return port
+
+    def _fill_in(self, ocr_image: str) -> None:
+        for manifest in (self.home / "manifests").glob("*.yml"):
+            text = manifest.read_text(encoding="utf-8")
+            manifest.write_text(string.Template(text).safe_substitute(OCR_IMAGE=ocr_image), encoding="utf-8")
+
+    def _guests_up(self, base: Path, registry: int | None, say: Say) -> None:
+        names = list(self.lab["guests"])
+        with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
+            starts = [pool.submit(self._guest_up, name, base, registry, say) for name in names]
+            try:
+                concurrent.futures.wait(starts, return_when=concurrent.futures.FIRST_EXCEPTION)
+                for start in starts:
+                    if start.done():
+                        start.result()
+            except BaseException:
+                # The others would boot on for minutes: without its machine a boot fails at once.
+                while concurrent.futures.wait(starts, timeout=1).not_done:
+                    self.down()
+                raise
+
+    def _guest_up(self, name: str, base: Path, registry: int | None, say: Say) -> None:
+        wish = self.lab["guests"][name]
+        hardware = Hardware(
+            cpus=wish.get("cpus", 2), memory_mib=wish.get("memory_mib", 2048), ports=tuple(wish.get("ports", ())), registry=registry
+        )
+        guest = Guest(name, self.home / "guests" / name, base)
+        seconds = guest.start(hardware, backing=base / "disk.raw")
+        say(f"{name}: answers after {seconds:.0f} s")
+        if "boards" in wish:
+            self._give_gpus(guest, wish["boards"])
+
+    @staticmethod
+    def _give_gpus(guest: Guest, boards: t.Sequence[str]) -> None:
+        """Lays the simulated driver where a driver lies, and makes the GPUs. Tar over one connection, because each costs seconds."""
+        pack = subprocess.Popen(["tar", "-C", str(SIMULATOR / "root"), "-cf", "-", "."], stdout=subprocess.PIPE)
+        wishes = " ".join(f"--board {board}" for board in boards)
+        steps = [
+            "tar -C / -xf - --no-same-owner --keep-directory-symlink",
+            "ldconfig",
+            f"hostname {guest.name}",
+            f"echo {guest.name} > /etc/hostname",
+            f"simctl create {wishes} --seed {guest.name} --device-nodes on",
+            "mkdir -p /run/cdi",
+        ]
+        with pack:
+            guest.ssh(" && ".join(steps), "giving it GPUs", stdin=pack.stdout)
+
+    def _write_inventory(self) -> None:
+        hosts = {}
+        for guest in self.guests():
+            hosts[guest.name] = {
+                "ansible_host": "127.0.0.1",
+                "ansible_port": guest.ports[22],
+                "ansible_user": "root",
+                "ansible_python_interpreter": "/usr/bin/python3",
+                "ansible_ssh_common_args": shlex.join(guest.ssh_options()),
+                "ansible_timeout": 120,
+                "lab_ports": {str(inner): outer for inner, outer in guest.ports.items()},
+            }
+        groups = {"all": {"children": {"gpu_hosts": {"hosts": hosts}}}}
+        self.inventory.write_text(yaml.safe_dump(groups, sort_keys=False), encoding="utf-8")
+
+    def down(self) -> None:
+        """Ends every guest and the registry; what they wrote stays for a look."""
+        failures = []
+        ends: list[t.Callable[[], None]] = [partial(Guest.end, home) for home in sorted((self.home / "guests").glob("*/"))]
+        for end in (*ends, Registry(self.home).stop):
+            try:
+                end()
+            except LabError as error:  # the others are to end all the same
+                failures.append(str(error))
+        if failures:
+            raise LabError("; ".join(failures))
+
+
+class Prepared(t.NamedTuple):
+    """What every site is made of: the guests' image and the OCR service's archive."""
+
+    image: Path
+    ocr: Path
+
+
+def prepare(say: Say) -> Prepared:
+    """Installs and builds what is missing here. LabError in one line."""
+    if " " in str(REPOSITORY):
+        raise LabError(f"the path of this checkout has a space, and make cannot build below one: {REPOSITORY}")
+    packages.install(say)
+    found = packages.mirror()
+    disk = image.ensure(found, say)
+    archive = ocr.build(BUILD / "ocr", found, say)
+    make: list[str | Path] = ["make", "--no-print-directory", "--silent", "-C", REPOSITORY / "tests" / "simulator"]
+    run(
+        [*make, "install", f"OUT={SIMULATOR / 'out'}", f"DESTDIR={SIMULATOR / 'root'}", "PYTHON=/usr/bin/python3"],
+        "building the simulated driver",
+        deadline=600,
+    )
+    return Prepared(disk, archive)
+
+
+def scenarios() -> list[str]:
+    """Names of all scenarios."""
+    return sorted(path.parent.name for path in SCENARIOS.glob("*/lab.yml"))
+
+
+def last_failure(log: Path) -> str:
+    """The line of an Ansible log that says what failed; the last line when none does."""
+    text = plain(log.read_text(encoding="utf-8", errors="replace"))
+    # What run.py said when molecule called it; Ansible itself says only that it ended with 1.
+    if said := re.search(r"\blab: (.+?)'?$", text, re.MULTILINE):
+        return said[1].replace("''", "'")[:600]
+    failures = [
+        line.strip() for line in text.splitlines() if any(word in line for word in ("fatal:", "FAILED!", "ERROR", "CRITICAL", "[ERROR]"))
+    ]
+    return (failures or [last_line(text)])[0][:600]
+
+
+def log_of(scenario: str) -> Path:
+    """Where a scenario's run is kept."""
+    return LOGS / f"{scenario}.log"

@@ -1,0 +1,219 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What each scenario does after its first apply, and what has to be true then. A story yields one line for everything that is not so."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from lab import asking
+from lab.errors import LabError
+from lab.guest import Guest
+from lab.newest import newest_core
+from lab.ocr import receipt as receipts
+from lab.ocr.ask import ask
+from lab.places import LOGS
+from lab.site import Site
+
+# What a host may take after a boot until its services answer.
+HEALED_SECONDS = 240
+
+Story = Callable[[Site], Iterator[str]]
+
+# Makes the slice at ARGV[1] of the first GPU again. What the driver does to its UUID is the simulated driver's setting.
+REMAKE = textwrap.dedent("""\
+    import sys
+    import pynvml as n
+    n.nvmlInit()
+    gpu = n.nvmlDeviceGetHandleByIndex(0)
+    for kind in range(n.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        try:
+            profile = n.nvmlDeviceGetGpuInstanceProfileInfo(gpu, kind)
+            instances = n.nvmlDeviceGetGpuInstances(gpu, profile.id, (n.c_nvmlGpuInstance_t * profile.instanceCount)()) or []
+        except n.NVMLError:
+            continue
+        for instance in instances:
+            placement = n.nvmlGpuInstanceGetInfo(instance).placement
+            if placement.start != int(sys.argv[1]):
+                continue
+            kinds = n.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, 0, 0)
+            for compute in n.nvmlGpuInstanceGetComputeInstances(instance, kinds.id):
+                n.nvmlComputeInstanceDestroy(compute)
+            n.nvmlGpuInstanceDestroy(instance)
+            if sys.argv[2:] != ["only-destroy"]:
+                again = n.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, profile.id, placement)
+                n.nvmlGpuInstanceCreateComputeInstance(again, kinds.id)
+            sys.exit(0)
+    sys.exit("there is no instance at " + sys.argv[1])
+    """)
+
+
+def play(site: Site, playbook: str, *arguments: str) -> tuple[int, str]:
+    """Exit status and output of one of the collection's playbooks, as an engineer runs it; kept in a log as well."""
+    program = Path(sys.executable).parent / "ansible-playbook"
+    argv = [str(program), "-i", str(site.inventory), f"gpuops.fleet.{playbook}", *arguments]
+    environment = {**os.environ, "ANSIBLE_PIPELINING": "true", "ANSIBLE_NOCOLOR": "true", "ANSIBLE_INJECT_FACT_VARS": "false"}
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, stdin=subprocess.DEVNULL)
+    text = done.stdout + done.stderr
+    with (LOGS / f"{site.scenario}-plays.log").open("a", encoding="utf-8") as log:
+        log.write(f"$ {playbook} {' '.join(arguments)}\n{text}\nended with {done.returncode}\n\n")
+    return done.returncode, text
+
+
+def must_play(site: Site, playbook: str, *arguments: str) -> str:
+    """As ``play``; LabError when it fails."""
+    status, text = play(site, playbook, *arguments)
+    if status != 0:
+        reason = re.search(r"^(?:fatal|failed|ERROR|\[ERROR\]).*", text, re.MULTILINE)
+        raise LabError(f"{playbook} failed: {(reason.group(0) if reason else text)[:600]}")
+    return text
+
+
+def ids(guest: Guest) -> dict[str, str]:
+    """Id of each running container, by name."""
+    lines = guest.ssh("docker ps --no-trunc --format '{{.Names}} {{.ID}}'", "listing containers").splitlines()
+    return dict(line.split() for line in lines)
+
+
+def texts(site: Site) -> Iterator[str]:
+    """One line for each replica that reads a receipt wrongly, whatever slice it is on."""
+    for replica in asking.replicas(site):
+        receipt = receipts.render(7)
+        try:
+            answer = ask(f"http://127.0.0.1:{site.guest(replica.host).ports[replica.port]}", receipt.png)
+        except LabError as error:
+            yield f"{replica}: {error}"
+            continue
+        if lost := receipts.missing(answer["text"], receipt):
+            yield f"{replica}: the text lacks {', '.join(lost)}"
+
+
+def main_job(site: Site) -> Iterator[str]:
+    """Every replica reads a receipt, on its own slice and nothing else."""
+    yield from asking.problems(site)
+
+
+def wrong_uuid(site: Site) -> Iterator[str]:
+    """A slice vanishes between the CDI specification and the start: the engine refuses, and what ran runs on. The next apply heals it."""
+    (guest,) = site.guests()
+    victim = asking.replicas(site)[0]
+    before = ids(guest)
+    manifest = site.home / "manifests" / f"{victim.service}.yml"
+    manifest.write_text(_with_env(manifest), encoding="utf-8")
+    must_play(site, "plan")
+    wrapper = f'#!/bin/sh\n/usr/bin/nvidia-ctk.real "$@" && python3 /root/remake.py {victim.start}\n'
+    guest.ssh("cat > /root/remake.py", "writing remake.py", input=REMAKE)
+    guest.ssh(
+        "simctl set mig-uuid new && cd /usr/bin && mv nvidia-ctk nvidia-ctk.real && cat > nvidia-ctk && chmod 755 nvidia-ctk",
+        "making a slice vanish",
+        input=wrapper,
+    )
+    status, text = play(site, "apply")
+    guest.ssh("mv /usr/bin/nvidia-ctk.real /usr/bin/nvidia-ctk", "taking that back")
+    if status == 0:
+        yield "apply succeeded, although the engine could not know the slice"
+    told = [line for line in text.splitlines() if victim.container in line and "nvidia.com/gpu=MIG-" in line]
+    if not told:
+        yield f"no line of the play names {victim.container} and the device that the engine refused"
+    if ids(guest) != before:
+        yield f"the containers that ran are not those that run: {before} before, {ids(guest)} now"
+    yield from texts(site)
+    must_play(site, "apply")
+    yield from asking.problems(site)
+
+
+def _with_env(manifest: Path) -> str:
+    """The manifest with one more variable, as an owner adds it: the container has to be made again."""
+    text = manifest.read_text(encoding="utf-8")
+    return re.sub(r"^env: \{", "env: {LOG_LEVEL: debug, ", text, flags=re.MULTILINE)
+
+
+def reboot(site: Site) -> Iterator[str]:
+    """No controller near: after a reboot each service is on its own slice, whatever the driver does to UUIDs."""
+    (guest,) = site.guests()
+    for behaviour in ("same", "new", "swap"):
+        guest.ssh(f"simctl set mig-uuid {behaviour}", "choosing what happens to UUIDs")
+        boot_id = guest.ssh("cat /proc/sys/kernel/random/boot_id", "reading the boot id")
+        guest.reboot(boot_id)
+        guest.ssh("systemctl is-system-running --wait || true", "waiting for its services")
+        deadline = time.monotonic() + HEALED_SECONDS
+        while (found := list(asking.problems(site))) and time.monotonic() < deadline:
+            time.sleep(5)
+        yield from (f"UUIDs {behaviour}: {problem}" for problem in found)
+
+
+def two_hosts(site: Site) -> Iterator[str]:
+    """Replicas are spread over two hosts; one is killed: status says what is down, plan proposes where its services go."""
+    yield from asking.problems(site)
+    placed = asking.replicas(site)
+    hosts = sorted({replica.host for replica in placed})
+    if len(hosts) != 2:
+        yield f"the replicas are on {hosts}, not on both hosts"
+        return
+    lost = hosts[0]  # the first of the group: run_once would have picked it
+    gone = [replica for replica in placed if replica.host == lost]
+    plans = {path: path.read_text(encoding="utf-8") for path in (site.home / "plans").glob("*.yml")}
+    site.guest(lost).kill()
+    status, text = play(site, "status")
+    yield from _says(text, "status", [f"{lost}.*down", *(replica.container for replica in gone)])
+    if status == 0:
+        yield "status ended with 0 although a host is down"
+    status, text = play(site, "plan")
+    yield from _says(text, "plan", [f"{lost} cannot be read", *(f"{replica.container}.*{hosts[1]}" for replica in gone)])
+    if status == 0:
+        yield "plan ended with 0 although a host cannot be read"
+    if plans != {path: path.read_text(encoding="utf-8") for path in (site.home / "plans").glob("*.yml")}:
+        yield "plan wrote plans without being told that the host is down"
+    down = ("-e", f'{{"fleet_down_hosts": ["{lost}"]}}')
+    must_play(site, "plan", *down)
+    must_play(site, "apply", *down)
+    if {replica.host for replica in asking.replicas(site)} != {hosts[1]}:
+        yield f"the plans do not bring every replica to {hosts[1]}"
+    yield from asking.problems(site)
+
+
+def _says(text: str, playbook: str, patterns: list[str]) -> Iterator[str]:
+    yield from (f"{playbook} says nothing like '{pattern}'" for pattern in patterns if not re.search(pattern, text))
+
+
+def broken(site: Site) -> Iterator[str]:
+    """The assertions of main_job can fail: each break is made on purpose, has to be told, and is mended again."""
+    (guest,) = site.guests()
+    first, second = asking.replicas(site)[:2]
+    yield from asking.problems(site)
+    name = first.container
+    project = f"cd /srv/gpuops/services/{name}"
+    guest.ssh("cat > /root/remake.py", "writing remake.py", input=REMAKE)
+    breaks = {
+        "the image": (
+            f"docker exec --user 0 {name} python3 -c 'import glob, os; [os.unlink(f) for f in glob.glob(\"/usr/share/*/*/*/chi_tra*\")]'",
+            "the text lacks|answered 5",
+        ),
+        "the pinning": (
+            f"{project} && cp .env /root/kept.env && cp ../{second.container}/.env .env && docker compose up --detach --wait",
+            "the engine was asked for",
+        ),
+        "the slice": (f"python3 /root/remake.py {first.start} only-destroy", "the driver has no such slice"),
+    }
+    mend = f"{project} && {{ cp /root/kept.env .env || true; }}; docker compose up --detach --force-recreate --wait"
+    for what, (command, told) in breaks.items():
+        guest.ssh(command, f"breaking {what}")
+        found = [problem for problem in asking.problems(site) if name in problem]
+        print(f"{what} broken: {'; '.join(found) or 'nothing was told'}", flush=True)
+        if not any(re.search(told, problem) for problem in found):
+            yield f"{what} was broken, and the assertions say {found}"
+        if what != "the slice":
+            guest.ssh(mend, f"mending {what}")
+    must_play(site, "apply")
+    yield from asking.problems(site)
+
+
+STORIES: dict[str, Story] = {story.__name__: story for story in (main_job, wrong_uuid, reboot, two_hosts, broken, newest_core)}
