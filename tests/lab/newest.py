@@ -37,7 +37,7 @@ UNWANTED = ("ansible_test", "__pycache__", "obj")
 # pip would write the commands' first line for the Python of this machine.
 COMMANDS = {"ansible": "adhoc", "ansible-playbook": "playbook"}
 # Half a minute of a real processor; emulated, a quarter of an hour, and more on a machine that does other work besides.
-DEMO_SECONDS = 5400
+DEMO_SECONDS = 3000
 UNPACK = f"""
 mkdir -p {CHECKOUT} && tar -C {CHECKOUT} -xf - --no-same-owner
 cd {CHECKOUT}

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 import typing as t
 from pathlib import Path
@@ -34,6 +36,9 @@ EXPECTED_FAILURES = {
 # Three reboots under emulation take half of it.
 SCENARIO_SECONDS = 3600.0
 STARTED = time.monotonic()
+# A step's beginning in molecule's log.
+STEP = re.compile(r"➜ (\w+): Executing$", re.MULTILINE)
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def say(message: str) -> None:
@@ -65,6 +70,29 @@ def wrong_in(name: str) -> Path:
     return LOGS / f"{name}.error"
 
 
+@contextlib.contextmanager
+def followed(name: str, log: Path) -> t.Iterator[None]:
+    """Inside, says which of molecule's steps a scenario is in, as its log tells."""
+    over = threading.Event()
+
+    def follow() -> None:
+        told = 0
+        while not over.wait(1):
+            with contextlib.suppress(OSError):
+                steps = STEP.findall(COLOUR.sub("", log.read_text(encoding="utf-8", errors="replace")))
+                for step in steps[told:]:
+                    say(f"{name}: {step}")
+                told = len(steps)
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 def run_scenario(name: str) -> Failure | None:
     """Runs molecule's whole test sequence. None when it passed."""
     site, log = Site(name), log_of(name)
@@ -73,7 +101,7 @@ def run_scenario(name: str) -> Failure | None:
         path.unlink(missing_ok=True)
     argv = [str(Path(sys.executable).parent / "molecule"), "--no-debug", "test", "--scenario-name", name, "--destroy", "always"]
     try:
-        with log.open("w", encoding="utf-8") as file:
+        with log.open("w", encoding="utf-8") as file, followed(name, log):
             done = process.attend(argv, seconds=SCENARIO_SECONDS, cwd=REPOSITORY, stdout=file, stderr=subprocess.STDOUT)
     except FileNotFoundError as error:
         raise LabError(f"there is no {argv[0]} here: `make lab` installs it") from error

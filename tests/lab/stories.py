@@ -28,31 +28,23 @@ HEALED_SECONDS = 240
 
 Story = Callable[[Site], Iterator[str]]
 
-# Makes the slice at ARGV[1] of the first GPU again. What the driver does to its UUID is the simulated driver's setting.
+# Destroys GPU instance ARGV[1] of the first GPU with its compute instance, and makes both again unless a second word forbids it.
+# What becomes of the UUID is a setting of the simulated driver.
 REMAKE = textwrap.dedent("""\
+    import ctypes
     import sys
     import pynvml as n
     n.nvmlInit()
     gpu = n.nvmlDeviceGetHandleByIndex(0)
-    for kind in range(n.NVML_GPU_INSTANCE_PROFILE_COUNT):
-        try:
-            profile = n.nvmlDeviceGetGpuInstanceProfileInfo(gpu, kind)
-            instances = n.nvmlDeviceGetGpuInstances(gpu, profile.id, (n.c_nvmlGpuInstance_t * profile.instanceCount)()) or []
-        except n.NVMLError:
-            continue
-        for instance in instances:
-            placement = n.nvmlGpuInstanceGetInfo(instance).placement
-            if placement.start != int(sys.argv[1]):
-                continue
-            kinds = n.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, 0, 0)
-            for compute in n.nvmlGpuInstanceGetComputeInstances(instance, kinds.id):
-                n.nvmlComputeInstanceDestroy(compute)
-            n.nvmlGpuInstanceDestroy(instance)
-            if sys.argv[2:] != ["only-destroy"]:
-                again = n.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, profile.id, placement)
-                n.nvmlGpuInstanceCreateComputeInstance(again, kinds.id)
-            sys.exit(0)
-    sys.exit("there is no instance at " + sys.argv[1])
+    instance = n.nvmlDeviceGetGpuInstanceById(gpu, int(sys.argv[1]))
+    profile, placement = (lambda info: (info.profileId, info.placement))(n.nvmlGpuInstanceGetInfo(instance))
+    compute = n.nvmlGpuInstanceGetComputeInstanceById(instance, 0)
+    kind = n.nvmlComputeInstanceGetInfo(compute).profileId
+    n.nvmlComputeInstanceDestroy(compute)
+    n.nvmlGpuInstanceDestroy(instance)
+    if sys.argv[2:] != ["only-destroy"]:
+        again = n.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, profile, ctypes.byref(placement))
+        n.nvmlGpuInstanceCreateComputeInstance(again, kind)
     """)
 
 
@@ -105,11 +97,12 @@ def wrong_uuid(site: Site) -> Iterator[str]:
     """A slice vanishes between the CDI specification and the start: the engine refuses, and what ran runs on. The next apply heals it."""
     (guest,) = site.guests()
     victim = asking.replicas(site)[0]
+    place = asking.look(guest).slices[victim.gpu, victim.profile, victim.start]
     before = ids(guest)
     manifest = site.home / "manifests" / f"{victim.service}.yml"
     manifest.write_text(_with_env(manifest), encoding="utf-8")
     must_play(site, "plan")
-    wrapper = f'#!/bin/sh\n/usr/bin/nvidia-ctk.real "$@" && python3 /root/remake.py {victim.start}\n'
+    wrapper = f'#!/bin/sh\n/usr/bin/nvidia-ctk.real "$@" && python3 /root/remake.py {place.instance}\n'
     guest.ssh("cat > /root/remake.py", "writing remake.py", input=REMAKE)
     guest.ssh(
         "simctl set mig-uuid new && cd /usr/bin && mv nvidia-ctk nvidia-ctk.real && cat > nvidia-ctk && chmod 755 nvidia-ctk",
@@ -147,7 +140,9 @@ def reboot(site: Site) -> Iterator[str]:
         deadline = time.monotonic() + HEALED_SECONDS
         while (found := list(asking.problems(site))) and time.monotonic() < deadline:
             time.sleep(5)
-        yield from (f"UUIDs {behaviour}: {problem}" for problem in found)
+        if found:
+            yield from (f"UUIDs {behaviour}: {problem}" for problem in found)
+            return
 
 
 def two_hosts(site: Site) -> Iterator[str]:
@@ -189,6 +184,7 @@ def broken(site: Site) -> Iterator[str]:
     (guest,) = site.guests()
     first, second = asking.replicas(site)[:2]
     yield from asking.problems(site)
+    place = asking.look(guest).slices[first.gpu, first.profile, first.start]
     name = first.container
     project = f"cd /srv/gpuops/services/{name}"
     guest.ssh("cat > /root/remake.py", "writing remake.py", input=REMAKE)
@@ -201,7 +197,7 @@ def broken(site: Site) -> Iterator[str]:
             f"{project} && cp .env /root/kept.env && cp ../{second.container}/.env .env && docker compose up --detach --wait",
             "the engine was asked for",
         ),
-        "the slice": (f"python3 /root/remake.py {first.start} only-destroy", "the driver has no such slice"),
+        "the slice": (f"python3 /root/remake.py {place.instance} only-destroy", "the driver has no such slice"),
     }
     mend = f"{project} && {{ cp /root/kept.env .env || true; }}; docker compose up --detach --force-recreate --wait"
     for what, (command, told) in breaks.items():
