@@ -200,6 +200,7 @@ dist: $(RUN) $(COLLECTIONS) simulator ## build the collection, install it into a
 
 .PHONY: clean
 clean: ## remove what was built; virtual environments and collections stay
+	@if test -d build/lab -a -f $(LAB); then $(PY) tests/lab/run.py down; fi
 	rm -rf build
 	find . -path ./.venv -prune -o -path ./.venv-floor -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
