@@ -130,6 +130,9 @@ class Health(Strict):
     port: str = Field(description="name of one of the ports")
     path: t.Annotated[str, Field(pattern=r"^/\S*$")] = "/health"
     start_period: int = Field(default=60, ge=0, description="seconds until a failed check counts")
+    interval: int = Field(default=30, ge=1, description="seconds from one check to the next")
+    timeout: int = Field(default=10, ge=1, description="seconds that an answer may take")
+    retries: int = Field(default=3, ge=1, description="failed checks in a row that make it unhealthy")
 
 
 class Volume(Strict):

@@ -53,22 +53,19 @@ mv {SIMULATOR.relative_to(REPOSITORY)} build/simulator
 def newest_core(site: Site) -> Iterator[str]:
     """The newest ansible-core that a guest's Python runs drives the demo in the guest: green, and the second run changes nothing."""
     (guest,) = site.guests()
-    print(ship(guest), flush=True)
+    ship(guest)
     for which in ("first", "second"):
         started = time.monotonic()
         said = demo(guest, which, LOGS / f"{site.scenario}-{which}.log")
-        print(
-            f"{which} run of the demo: {time.monotonic() - started:.0f} s, {_line(said, 'changed: ')}; {_line(said, 'seconds: ')}",
-            flush=True,
-        )
+        spent = f"{time.monotonic() - started:.0f} s"
+        print(f"{which} run on {said.splitlines()[0]}: {spent}, {_line(said, 'changed: ')}; {_line(said, 'seconds: ')}", flush=True)
         yield from deprecated(guest.ssh(f"cat {WORK}/log/*.log", "reading the demo's logs"))
     if "changed: nothing" not in _line(said, "changed: "):
         yield f"the second run changed something: {_line(said, 'changed: ')} (log: {LOGS / f'{site.scenario}-second.log'})"
-    yield from deprecated(guest.ssh(f"cat {WORK}/log/*.log", "reading the demo's logs"))
 
 
-def ship(guest: Guest) -> str:
-    """Brings all that the demo takes into the guest; returns the first line of ``ansible --version`` there. LabError in one line."""
+def ship(guest: Guest) -> None:
+    """Brings all that the demo takes into the guest. LabError in one line."""
     missing = [path for path in (PACKAGES, COLLECTIONS) if not path.exists()]
     if missing:
         raise LabError(f"there is no {missing[0]}: make lab SCENARIO=newest_core makes it")
@@ -82,7 +79,6 @@ def ship(guest: Guest) -> str:
         guest.ssh(f"set -e\n{UNPACK}", "unpacking the checkout and ansible-core", stdin=pack.stdout)
     if pack.returncode != 0:
         raise LabError(f"packing the checkout for {guest.name}: tar ended with {pack.returncode}")
-    return guest.ssh(f"{CHECKOUT}/.venv/bin/ansible --version", "asking ansible-core for its version").splitlines()[0]
 
 
 def checkout() -> list[str]:
@@ -94,8 +90,12 @@ def checkout() -> list[str]:
 
 
 def demo(guest: Guest, which: str, log: Path) -> str:
-    """What one run of the demo in the guest says, written to ``log`` as it comes. LabError with the task that failed, and why."""
-    command = f"cd {CHECKOUT} && {PYTHON} tests/demo/run.py --collections {COLLECTIONS.relative_to(REPOSITORY)}"
+    """What one run of the demo in the guest says, ansible-core's version first, written to ``log`` as it comes.
+
+    LabError with the task that failed, and why.
+    """
+    version = f"{CHECKOUT}/.venv/bin/ansible --version | sed -n 1p"
+    command = f"cd {CHECKOUT} && {version} && {PYTHON} tests/demo/run.py --collections {COLLECTIONS.relative_to(REPOSITORY)}"
     try:
         return guest.ssh(command, f"the demo's {which} run", log=log, deadline=DEMO_SECONDS)
     except LabError as error:

@@ -194,10 +194,10 @@ def last_failure(log: Path) -> str:
     # What run.py said when molecule called it; Ansible itself says only that it ended with 1.
     if said := re.search(r"\blab: (.+?)'?$", text, re.MULTILINE):
         return said[1].replace("''", "'")[:600]
-    failures = [
-        line.strip() for line in text.splitlines() if any(word in line for word in ("fatal:", "FAILED!", "ERROR", "CRITICAL", "[ERROR]"))
-    ]
-    return (failures or [last_line(text)])[0][:600]
+    # Molecule draws a line beside what Ansible says, and wraps it.
+    lines = "\n".join(line.strip(" │") for line in text.splitlines())
+    errors = re.findall(r"^\[ERROR\]: (.+?)\n(?:Origin:|\n)", lines, re.MULTILINE | re.DOTALL) or re.findall(r"^fatal: .+", lines, re.MULTILINE)
+    return " ".join((errors or [last_line(lines)])[-1].split())[:600]
 
 
 def log_of(scenario: str) -> Path:

@@ -62,7 +62,7 @@ def test_a_step_that_fails_is_told_with_its_line_of_the_log(checkout: Checkout) 
     status, out, err = checkout.run("test", "main_job", MOLECULE_MODE="fails")
 
     assert (status, err) == (1, [])
-    assert "main_job: FAILED: CRITICAL converge failed in " in out
+    assert "main_job: FAILED: Task failed: converge failed in " in out
     assert checkout.left() == {}
 
 

@@ -75,7 +75,7 @@ def test_sizes_become_mib() -> None:
 def test_ports_health_and_volumes_get_their_defaults() -> None:
     found = data(ports="[{name: http, container: 8080}]", health="{port: http}", volumes="[{source: a/b, target: /m}]")
     assert found["ports"] == [{"name": "http", "container": 8080, "host": None}]
-    assert found["health"] == {"port": "http", "path": "/health", "start_period": 60}
+    assert found["health"] == {"port": "http", "path": "/health", "start_period": 60, "interval": 30, "timeout": 10, "retries": 3}
     assert found["volumes"] == [{"source": "a/b", "target": "/m", "read_only": True}]
 
 
@@ -118,7 +118,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     ),
     "unknown field far from any": (
         {"health": "{port: http, zzz: 1}"},
-        "m/a.yml:9: health.zzz: unknown field 'zzz'; known here: port, path, start_period",
+        "m/a.yml:9: health.zzz: unknown field 'zzz'; known here: port, path, start_period, interval, timeout, retries",
     ),
     "unknown field in a list": (
         {"ports": "[{name: http, contaner: 1, container: 2}]"},
