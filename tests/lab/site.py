@@ -196,7 +196,8 @@ def last_failure(log: Path) -> str:
         return said[1].replace("''", "'")[:600]
     # Molecule draws a line beside what Ansible says, and wraps it.
     lines = "\n".join(line.strip(" │") for line in text.splitlines())
-    errors = re.findall(r"^\[ERROR\]: (.+?)\n(?:Origin:|\n)", lines, re.MULTILINE | re.DOTALL) or re.findall(r"^fatal: .+", lines, re.MULTILINE)
+    errors = re.findall(r"^\[ERROR\]: (.+?)\n(?:Origin:|\n)", lines, re.MULTILINE | re.DOTALL)
+    errors = errors or re.findall(r"^fatal: .+", lines, re.MULTILINE)
     return " ".join((errors or [last_line(lines)])[-1].split())[:600]
 
 

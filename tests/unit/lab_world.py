@@ -85,7 +85,10 @@ MOLECULE = """
 while [ "$1" != --scenario-name ]; do shift; done
 setsid --wait "$(dirname "$0")/python" tests/lab/run.py up "$2" || exit 2
 touch "build/up-$2"
-[ "$MOLECULE_MODE" = fails ] && { printf '%s\\n' 'CRITICAL nothing' '  │ \033[31m[ERROR]: Task failed: converge\033[0m' '  │   failed' '  │ Origin: x.yml:1' bye; exit 1; }
+if [ "$MOLECULE_MODE" = fails ]; then
+    printf '%s\\n' 'CRITICAL nothing' '  │ \033[31m[ERROR]: Task failed: converge\033[0m' '  │   failed' '  │ Origin: x.yml:1' bye
+    exit 1
+fi
 [ "$MOLECULE_MODE" = stays ] && { setsid sleep 600 & sleep 600; }
 exit 0
 """
