@@ -55,6 +55,7 @@ def play(site: Site, playbook: str, *arguments: str) -> tuple[int, str]:
     environment = {**os.environ, "ANSIBLE_PIPELINING": "true", "ANSIBLE_NOCOLOR": "true", "ANSIBLE_INJECT_FACT_VARS": "false"}
     done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, stdin=subprocess.DEVNULL)
     text = done.stdout + done.stderr
+    LOGS.mkdir(parents=True, exist_ok=True)
     with (LOGS / f"{site.scenario}-plays.log").open("a", encoding="utf-8") as log:
         log.write(f"$ {playbook} {' '.join(arguments)}\n{text}\nended with {done.returncode}\n\n")
     return done.returncode, text
