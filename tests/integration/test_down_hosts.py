@@ -29,7 +29,7 @@ def cut_off(site: Site, host: str) -> None:
 
 def said(run: Played) -> list[str]:
     """The lines of the last message that is a list: a table, or a proposal."""
-    *_, last = re.finditer(r'^    "msg": (\[\n.*?^    \])', run.output, re.MULTILINE | re.DOTALL)
+    last = list(re.finditer(r'^    "msg": (\[\n.*?^    \])', run.output, re.MULTILINE | re.DOTALL))[-1]
     lines: list[str] = json.loads(last[1])
     return lines
 
