@@ -36,8 +36,8 @@ EXPECTED_FAILURES = {
 # Three reboots under emulation take half of it.
 SCENARIO_SECONDS = 3600.0
 STARTED = time.monotonic()
-# A step's beginning in molecule's log.
-STEP = re.compile(r"➜ (\w+): Executing$", re.MULTILINE)
+# A step's beginning in molecule's log, with a terminal and without.
+STEP = re.compile(r"(?:➜ |> )(\w+)(?:: |\] )Executing$", re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
