@@ -22,6 +22,7 @@ from lab import commands, guest, image, packages, process, registry, turn
 from lab.errors import LabError
 from lab.guest import Guest, Hardware
 from lab.packages import Mirror
+from lab.run import COLOUR, STEP
 
 pytestmark = pytest.mark.usefixtures("programs")
 
@@ -431,3 +432,10 @@ def test_a_turn_that_fails_ends_what_it_started(monkeypatch: pytest.MonkeyPatch,
 
     assert refusal(fails) == "no"
     assert processes("LAB_UNIT_TEST", tmp_path) == {}
+
+
+def test_molecules_steps_are_read_with_a_terminal_and_without() -> None:
+    with_terminal = "\x1b[36mINFO    \x1b[0m \x1b[32mmain_job\x1b[0m ➜ \x1b[33mcheck\x1b[0m: \x1b[36mExecuting\x1b[0m\n  │ Executing\n"
+    without = "INFO     [main_job > converge] Executing\nINFO     [main_job > converge] Executed: Successful\n"
+
+    assert STEP.findall(COLOUR.sub("", with_terminal + without)) == ["check", "converge"]
