@@ -176,10 +176,16 @@ class Checkout:
         (venv / "lib").symlink_to(Path(sys.prefix) / "lib")
         shutil.copy(Path(sys.prefix) / "pyvenv.cfg", venv)
 
-    def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
-        """``run.py WORDS``, in a session of its own so that a signal can be meant for it alone."""
-        return subprocess.Popen(
-            [str(self.tmp / "venv/bin/python"), "tests/lab/run.py", *words],
+    @contextlib.contextmanager
+    def start(self, *words: str, **environment: str) -> t.Iterator[subprocess.Popen[str]]:
+        """``run.py WORDS``, in a session of its own so that a signal can be meant for it alone. When the test fails, it is killed."""
+        argv = [
+            # A shell starts what it puts in the background with SIGINT ignored, and that is inherited.
+            *("env", "--default-signal=INT,HUP,TERM"),
+            *(str(self.tmp / "venv/bin/python"), "tests/lab/run.py", *words),
+        ]
+        with subprocess.Popen(
+            argv,
             cwd=self.root,
             env={**self.environment, **environment},
             stdin=subprocess.DEVNULL,
@@ -187,7 +193,12 @@ class Checkout:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-        )
+        ) as started:
+            try:
+                yield started
+            except BaseException:
+                started.kill()
+                raise
 
     def run(self, *words: str, **environment: str) -> tuple[int, str, list[str]]:
         """Exit status, output, and the lines on stderr."""
