@@ -114,7 +114,7 @@ def replicas(site: Site) -> list[Replica]:
     return found
 
 
-def problems(site: Site, seed: int | None = None) -> t.Iterator[str]:
+def problems(site: Site) -> t.Iterator[str]:
     """One line for everything that is not as the plans say; nothing when all is well."""
     wanted = replicas(site)
     if not wanted:
@@ -124,7 +124,7 @@ def problems(site: Site, seed: int | None = None) -> t.Iterator[str]:
         guest = site.guest(replica.host)
         if replica.host not in looks:
             looks[replica.host] = look(guest)
-        for problem in (*_pinned(replica, looks[replica.host]), *_reads(replica, guest, looks[replica.host], seed)):
+        for problem in (*_pinned(replica, looks[replica.host]), *_reads(replica, guest, looks[replica.host])):
             yield f"{replica}: {problem}"
 
 
@@ -148,9 +148,9 @@ def _pinned(replica: Replica, seen: Look) -> t.Iterator[str]:
         yield f"it has the device nodes {sorted(got)}, and its slice's are {sorted(place.nodes)}"
 
 
-def _reads(replica: Replica, guest: Guest, seen: Look, seed: int | None) -> t.Iterator[str]:
+def _reads(replica: Replica, guest: Guest, seen: Look) -> t.Iterator[str]:
     """A receipt goes in, its text comes out, from a service that sees exactly the planned slice."""
-    receipt = receipts.render(seed if seed is not None else time.time_ns() % SEEDS)
+    receipt = receipts.render(time.time_ns() % SEEDS)
     try:
         answer = ask(f"http://127.0.0.1:{guest.ports[replica.port]}", receipt.png)
     except LabError as error:

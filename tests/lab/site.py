@@ -141,7 +141,6 @@ class Site:
                 "ansible_python_interpreter": "/usr/bin/python3",
                 "ansible_ssh_common_args": shlex.join(guest.ssh_options()),
                 "ansible_timeout": 120,
-                "lab_ports": {str(inner): outer for inner, outer in guest.ports.items()},
             }
         groups = {"all": {"children": {"gpu_hosts": {"hosts": hosts}}}}
         self.inventory.write_text(yaml.safe_dump(groups, sort_keys=False), encoding="utf-8")
