@@ -244,16 +244,25 @@ class Guest:
                 raise LabError(f"{self.name} did not power off within {seconds:.0f} s; its last line: {self._last_words()}")
             time.sleep(0.5)
 
-    def reboot(self, boot_id: str, seconds: float = BOOT_SECONDS) -> None:
+    def reboot(self, seconds: float = BOOT_SECONDS) -> None:
         """Reboots it as a person would, and waits until the kernel of another boot answers."""
+        boot_id = self.boot_id()
         with contextlib.suppress(LabError):  # the connection may end before the answer
             self.ssh("systemctl reboot", "rebooting", deadline=30)
+        self.back(boot_id, seconds)
+
+    def boot_id(self) -> str:
+        """Which boot of its kernel answers."""
+        return self.ssh("cat /proc/sys/kernel/random/boot_id", "reading the boot id", deadline=CONNECT_SECONDS)
+
+    def back(self, boot_id: str, seconds: float = BOOT_SECONDS) -> None:
+        """Waits until the kernel of another boot than ``boot_id`` answers."""
         self._forget_connection()
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.wait(max(1.0, deadline - time.monotonic()))
             with contextlib.suppress(LabError):
-                if self.ssh("cat /proc/sys/kernel/random/boot_id", "reading the boot id", deadline=CONNECT_SECONDS) != boot_id:
+                if self.boot_id() != boot_id:
                     return
             self._forget_connection()
             time.sleep(2)

@@ -30,9 +30,7 @@ from lab.turn import turn
 # What CI runs.
 SMOKE = ("main_job", "wrong_uuid")
 # Scenarios that cannot pass yet, and why. One that passes all the same is an error: it has to be taken from here.
-EXPECTED_FAILURES = {
-    "reboot": "nothing on the host makes instances again before the engine starts; the issue with the host agent brings that",
-}
+EXPECTED_FAILURES: dict[str, str] = {}
 # Three reboots under emulation take half of it.
 SCENARIO_SECONDS = 3600.0
 STARTED = time.monotonic()
