@@ -14,7 +14,7 @@ import importlib
 import sys
 import typing as t
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import (
@@ -45,6 +45,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import (
     pci_address,
     profile_name,
 )
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_settings import SettingsCalls
 
 SUCCESS = "NVML_SUCCESS"
 NOT_SUPPORTED = "NVML_ERROR_NOT_SUPPORTED"
@@ -70,7 +71,7 @@ _T = t.TypeVar("_T")
 
 
 @t.final
-class Nvml:
+class Nvml(SettingsCalls):
     """A session with NVML. Handles and instances that it gives out are valid until it closes.
 
     Every method raises NvmlError when NVML refuses; methods that say so return None where the board has no such thing.
@@ -117,8 +118,7 @@ class Nvml:
     def _code_name(self, code: int) -> str:
         if code == 0:
             return SUCCESS
-        names = [name for name, value in vars(self._lib).items() if name.startswith("NVML_ERROR_") and value == code]
-        return names[0] if names else f"NVML_ERROR_{code}"
+        return _names(self._lib).get(code, f"NVML_ERROR_{code}")
 
     def _maybe(self, *refusals: str, call: t.Callable[[], _T]) -> _T | None:
         """The answer, or None when NVML refuses with one of these names."""
@@ -273,6 +273,17 @@ class Nvml:
                 memory = None if entry.usedGpuMemory is None else int(entry.usedGpuMemory) // _MIB
                 found.setdefault((int(entry.pid), gi, ci), Process(int(entry.pid), kind, gi, ci, memory))
         return sorted(found.values(), key=lambda process: (process.pid, process.gi or 0, process.ci or 0))
+
+    def vgpus(self, handle: Handle) -> list[tuple[int, int | None]]:
+        """vGPUs that virtual machines use: number, and the GPU instance that each is backed by (None: the GPU itself, or not told).
+
+        Empty where this system hosts none.
+        """
+        found = []
+        for vgpu in self._maybe(NOT_SUPPORTED, FUNCTION_NOT_FOUND, call=lambda: self._call("nvmlDeviceGetActiveVgpus", handle)) or ():
+            instance = self._number("nvmlVgpuInstanceGetGpuInstanceId", vgpu)
+            found.append((int(vgpu), None if instance == NO_INSTANCE else instance))
+        return found
 
     # MIG: mode and geometry
 
@@ -490,6 +501,13 @@ class Nvml:
             if device is not None:
                 found[index] = self.uuid(device)
         return found
+
+
+@cache
+def _names(lib: t.Any) -> dict[int, str]:
+    """Names of error numbers, read once: pynvml has thousands of names, and refusals are ordinary answers."""
+    codes = [(name, value) for name, value in vars(lib).items() if name.startswith("NVML_ERROR_")]
+    return {value: name for name, value in reversed(codes)}  # the first name of a number counts
 
 
 def _address(handle: Handle) -> int:

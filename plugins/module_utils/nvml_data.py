@@ -27,6 +27,9 @@ ARCHITECTURES: dict[int, str] = {
 HOPPER = 9
 # nvmlComputeMode_t; 1 was removed from CUDA long ago and is never reported.
 COMPUTE_MODES: dict[int, str] = {0: "default", 2: "prohibited", 3: "exclusive_process"}
+# Clients of one MPS daemon on a whole GPU: from Volta on, and before (manual of nvidia-cuda-mps-control 535).
+MPS_CLIENTS, MPS_CLIENTS_BEFORE_VOLTA = 48, 16
+VOLTA_CAPABILITY = 7
 # nvmlGpuVirtualizationMode_t, as this operating system sees the GPU.
 VIRTUALIZATION_MODES: dict[int, str] = {0: "none", 1: "passthrough", 2: "vgpu", 3: "host_vgpu", 4: "host_vsga"}
 # NVML_GPU_INSTANCE_PROFILE_* whose name carries a suffix. The others (also 1_SLICE_REV2 = 9) have a plain name.
@@ -194,6 +197,13 @@ def pci_address(text: str) -> str | None:
         return None
     domain = int(match.group(1) or "0", 16)
     return f"{domain:04x}:{match.group(2)}:{match.group(3)}.{match.group(4)}"
+
+
+def mps_client_limit(compute_capability: str | None, share: float = 1.0) -> int:
+    """Clients of an MPS daemon at once; a slice with a ``share`` of the GPU has proportionally fewer, at least one."""
+    major = (compute_capability or "").partition(".")[0]
+    most = MPS_CLIENTS_BEFORE_VOLTA if major.isdigit() and int(major) < VOLTA_CAPABILITY else MPS_CLIENTS
+    return max(1, int(most * share))
 
 
 def profile_name(reported: str) -> str | None:

@@ -235,7 +235,7 @@ def fail(state: State, args: argparse.Namespace) -> None:
         raise SimError("--times and --always exclude each other; give one of them")
     if not _is_exported(args.call):
         raise SimError(f"--call {args.call!r} is no NVML function of this library; give one such as nvmlDeviceCreateGpuInstance")
-    state.call("fault", args.call, args.nth, 0 if args.always else args.times or 1, args.error.upper())
+    state.call("fault", args.call, args.nth, 0 if args.always else args.times or 1, args.error.upper(), int(args.after))
 
 
 def _is_exported(name: str) -> bool:
@@ -328,6 +328,7 @@ def parser() -> argparse.ArgumentParser:
     fault.add_argument("--error", metavar="NAME", help="such as IN_USE or NVML_ERROR_IN_USE")
     fault.add_argument("--times", type=_positive, metavar="K", help="and so many calls in all; default 1")
     fault.add_argument("--always", action="store_true", help="and every call after it")
+    fault.add_argument("--after", action="store_true", help="the call does its work, and answers the error then")
     fault.add_argument("--clear", action="store_true", help="forget the faults (of --call, or all)")
     dead = _verb(verbs, "kill", kill, "kill the calling process by SIGKILL at a state change, counted from now on")
     dead.add_argument("--mutation", type=_positive, metavar="N", help="right after the N-th change")

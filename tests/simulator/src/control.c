@@ -306,7 +306,8 @@ static void add_fault(verb_t *v) {
         fault_t *f = &sim->faults[i];
         if (f->used)
             continue;
-        *f = (fault_t){.nth = strtoull(arg(v, 2), NULL, 10), .times = strtoull(arg(v, 3), NULL, 10), .error = error};
+        *f = (fault_t){.nth = strtoull(arg(v, 2), NULL, 10), .times = strtoull(arg(v, 3), NULL, 10), .error = error,
+                       .late = number(v, 5)};
         copy_text(f->call, sizeof f->call, arg(v, 1));
         __atomic_store_n(&f->used, 1, __ATOMIC_RELEASE);
         return;

@@ -137,6 +137,8 @@ static void add_settings(text_t *t, const gpu_t *g, const board_t *b) {
         text_add(t, "\"ecc\": null, ");
     text_add(t, "\"utilization\": %d, \"memory_utilization\": %d, \"timeslice\": %d, \"accounting\": %s, ", g->util_gpu,
              g->util_memory, g->timeslice, g->accounting ? "true" : "false");
+    text_add(t, "\"locked_clocks\": {\"graphics\": [%d, %d], \"memory\": [%d, %d]}, ", g->lock_sm[0], g->lock_sm[1],
+             g->lock_mem[0], g->lock_mem[1]);
     text_add(t, "\"virtualization\": \"%s\", \"heterogeneous\": %s, \"reset_supported\": %s, \"draining\": %s, ",
              virtual[g->virtualization], g->heterogeneous ? "true" : "false", g->reset_supported ? "true" : "false",
              g->draining ? "true" : "false");

@@ -40,6 +40,8 @@ void gpu_unload(gpu_t *g, const board_t *b) {
     g->compute_mode = 0;
     g->accounting = 0;
     g->timeslice = 0;
+    memset(g->lock_sm, 0, sizeof g->lock_sm);
+    memset(g->lock_mem, 0, sizeof g->lock_mem);
     g->draining = 0;
     g->removed = 0;
     g->heterogeneous = 0;

@@ -153,7 +153,11 @@ static int clock_now(const device_t *d, unsigned int kind) {
     int set = kind == 2 ? d->g->clock_mem_now : d->g->clock_sm_now;
     if (set >= 0)
         return set;
-    return under_load(d) || kind == 2 ? max_clock(d, kind) : max_clock(d, kind) / 7;
+    int follows = under_load(d) || kind == 2 ? max_clock(d, kind) : max_clock(d, kind) / 7;
+    const int *lock = kind == 2 ? d->g->lock_mem : d->g->lock_sm;
+    if (lock[1] == 0)
+        return follows;
+    return follows < lock[0] ? lock[0] : follows > lock[1] ? lock[1] : follows;
 }
 
 #define CLOCK(function, value) \
@@ -169,6 +173,40 @@ static int clock_now(const device_t *d, unsigned int kind) {
 
 CLOCK(nvmlDeviceGetClockInfo, clock_now(&d, kind))
 CLOCK(nvmlDeviceGetMaxClockInfo, max_clock(&d, kind))
+
+/* Locked clocks: graphics from Volta on, memory from Ampere on (nvml.h). NVML has no call that reads a lock back.
+ * `high` 0 takes the lock away. */
+static nvmlReturn_t lock_clocks(const char *name, nvmlDevice_t handle, unsigned int kind, unsigned int low,
+                                unsigned int high, bool reset) {
+    call_t c;
+    nvmlReturn_t r = call_begin(&c, name, WRITE, "%s, \"low\": %u, \"high\": %u", name_of(handle), low, high);
+    DEVICE_FOR_ROOT(handle);
+    NEEDS(d.b->arch >= (kind == 2 ? 7 : 5), NVML_ERROR_NOT_SUPPORTED);
+    NEEDS(reset || (high > 0 && low <= high && high <= (unsigned int)max_clock(&d, kind)), NVML_ERROR_INVALID_ARGUMENT);
+    if (r == NVML_SUCCESS) {
+        int *lock = kind == 2 ? d.g->lock_mem : d.g->lock_sm;
+        c.changed = lock[0] != (int)low || lock[1] != (int)high;
+        lock[0] = (int)low;
+        lock[1] = (int)high;
+    }
+    return call_end(&c, r);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceSetGpuLockedClocks(nvmlDevice_t handle, unsigned int low, unsigned int high) {
+    return lock_clocks(__func__, handle, 0, low, high, false);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceResetGpuLockedClocks(nvmlDevice_t handle) {
+    return lock_clocks(__func__, handle, 0, 0, 0, true);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceSetMemoryLockedClocks(nvmlDevice_t handle, unsigned int low, unsigned int high) {
+    return lock_clocks(__func__, handle, 2, low, high, false);
+}
+
+EXPORT nvmlReturn_t nvmlDeviceResetMemoryLockedClocks(nvmlDevice_t handle) {
+    return lock_clocks(__func__, handle, 2, 0, 0, true);
+}
 
 NUMBER(nvmlDeviceGetPerformanceState, WHOLE_GPU_READING, true, under_load(&d) ? 0 : 8)
 NUMBER(nvmlDeviceGetPowerState, WHOLE_GPU_READING, true, under_load(&d) ? 0 : 8)

@@ -26,7 +26,7 @@
 #define SIM_DEFAULT_STATE "/var/lib/nvmlsim"
 
 #define SIM_MAGIC 0x474D53494D303031ull
-#define SIM_LAYOUT 2u /* raise it when any struct below changes: an old state is refused, not misread */
+#define SIM_LAYOUT 3u /* raise it when any struct below changes: an old state is refused, not misread */
 
 enum {
     MAX_GPUS = 32,
@@ -148,6 +148,7 @@ typedef struct {
     int util_gpu, util_memory, util_encoder, util_decoder, fan_speed;
     int virtualization, heterogeneous, sched_policy, sched_arr, sched_avg, sched_time;
     int clock_sm_now, clock_mem_now; /* -1: follow the load */
+    int lock_sm[2], lock_mem[2];     /* lowest and highest MHz that clocks are locked to; 0 and 0: not locked */
     unsigned long long ecc[2][2];    /* [corrected, uncorrected][volatile, aggregate] */
     int remapped[4];                 /* corrected, uncorrected, pending, failure */
     int retired[2];                  /* pages: single bit, double bit */
@@ -193,6 +194,7 @@ typedef struct {
 
 typedef struct {
     int used, error;
+    int late; /* the call does its work and then answers the error */
     char call[64];
     unsigned long long nth, times; /* times 0: always from the nth on */
     unsigned long long count;
@@ -229,6 +231,7 @@ typedef struct {
     bool changed;  /* set by a writer that has changed the working copy */
     bool quiet;    /* no log line: simctl looking around */
     bool contained; /* an NVML call of a process that sees other device nodes than the host has */
+    nvmlReturn_t late; /* what is answered although the work was done */
     slot_t *s;     /* the active copy for a reader, the working copy for a writer */
     char args[ARGS_LEN];
     char result[256]; /* more of the result than its code, as JSON members without braces */

@@ -176,7 +176,7 @@ static bool names_match(const char *rule, const char *call) {
     return call[n] == '\0' || (call[n] == '_' && call[n + 1] == 'v' && call[n + 2] >= '1' && call[n + 2] <= '9');
 }
 
-static nvmlReturn_t injected_fault(const char *call) {
+static nvmlReturn_t injected_fault(const char *call, nvmlReturn_t *late) {
     if (read_only)
         return NVML_SUCCESS; /* nobody could count it */
     for (int i = 0; i < MAX_FAULTS; i++) {
@@ -184,8 +184,11 @@ static nvmlReturn_t injected_fault(const char *call) {
         if (!__atomic_load_n(&f->used, __ATOMIC_ACQUIRE) || !names_match(f->call, call))
             continue;
         unsigned long long n = __atomic_add_fetch(&f->count, 1, __ATOMIC_ACQ_REL);
-        if (n >= f->nth && (f->times == 0 || n < f->nth + f->times))
+        if (n < f->nth || (f->times != 0 && n >= f->nth + f->times))
+            continue;
+        if (!f->late)
             return (nvmlReturn_t)f->error;
+        *late = (nvmlReturn_t)f->error;
     }
     return NVML_SUCCESS;
 }
@@ -200,7 +203,7 @@ nvmlReturn_t call_begin(call_t *c, const char *name, int mode, const char *args,
     if (!sim)
         return NVML_ERROR_UNINITIALIZED;
     take_lock(read_only ? READ : mode);
-    nvmlReturn_t r = injected_fault(name);
+    nvmlReturn_t r = injected_fault(name, &c->late);
     c->s = mode == WRITE && !read_only ? working_copy() : &sim->slots[sim->active & 1];
     c->contained = strncmp(name, "nvml", 4) == 0 && nodes_from_container(c->s);
     if (r == NVML_SUCCESS && strncmp(name, "simctl.", 7) != 0 && (!c->s->driver_present || !sees_driver(c)))
@@ -258,15 +261,16 @@ nvmlReturn_t call_end(call_t *c, nvmlReturn_t r) {
         sim_unlock_process();
         return r;
     }
+    nvmlReturn_t said = r == NVML_SUCCESS ? c->late : r;
     if (c->mode == WRITE && c->changed && r == NVML_SUCCESS) {
-        commit(c, r);
+        commit(c, said);
     } else if (sim->log_on && !c->quiet && !read_only) {
         char record[RECORD_LEN];
-        write_all(record, make_record(record, sizeof record, c, r, 0));
+        write_all(record, make_record(record, sizeof record, c, said, 0));
     }
     lock_file(F_UNLCK);
     sim_unlock_process();
-    return r;
+    return said;
 }
 
 nvmlReturn_t sim_log_clear(void) {
