@@ -126,19 +126,28 @@ class Engine:
 
         A container that goes away between the list and the question about it is left out, and so is one that only asked a question.
         """
-        found = []
-        for entry in self.get("/containers/json?all=1"):
-            if PROBE_LABEL in (entry.get("Labels") or {}):
-                continue
-            try:
-                container = parse_container(self.get(f"/containers/{entry['Id']}/json"))
-            except EngineError as error:
-                if error.status == HTTP_NOT_FOUND:
-                    continue
-                raise
-            if container["devices"]:
-                found.append(container)
-        return sorted(found, key=lambda container: str(container["name"]))
+        found = [parse_container(detail) for detail in self.details()]
+        return sorted((container for container in found if container["devices"]), key=lambda container: str(container["name"]))
+
+    def details(self) -> list[dict[str, t.Any]]:
+        """What ``/containers/{id}/json`` says of every container that is not removed, but for those that only asked a question."""
+        entries = [entry for entry in self.get("/containers/json?all=1") if PROBE_LABEL not in (entry.get("Labels") or {})]
+        return [detail for entry in entries if (detail := self.detail(entry["Id"])) is not None]
+
+    def detail(self, identifier: str) -> dict[str, t.Any] | None:
+        """What the engine says of one container; None when it is removed."""
+        try:
+            return dict(self.get(f"/containers/{identifier}/json"))
+        except EngineError as error:
+            if error.status == HTTP_NOT_FOUND:
+                return None
+            raise
+
+    def start(self, identifier: str) -> None:
+        """Start a container that exists. One that runs is left as it is. EngineError with the engine's own words when it cannot."""
+        status, answer = self.call("POST", f"/containers/{identifier}/start")
+        if status not in (HTTP_NO_CONTENT, HTTP_NOT_MODIFIED):
+            raise EngineError(own_words(answer), status)
 
 
 def own_words(answer: t.Any) -> str:
