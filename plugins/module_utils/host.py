@@ -53,12 +53,21 @@ def read_host(proc_root: str, sys_root: str, os_release: str, shm_path: str, ser
         "os": notes.attempt("host.os", lambda: parse_os_release(_text(Path(os_release)))),
         "kernel": notes.attempt("host.kernel", lambda: _line(kernel / "osrelease")),
         "boot_id": notes.attempt("host.boot_id", lambda: _line(kernel / "random" / "boot_id")),
+        "service_manager": notes.attempt("host.service_manager", lambda: service_manager(proc)),
         "cpus": notes.attempt("host.cpus", lambda: count_cpus(_line(Path(sys_root) / "devices" / "system" / "cpu" / "online"))),
         "memory_mib": notes.attempt("host.memory_mib", lambda: parse_memory(_text(proc / "meminfo"))),
         "shm_mib": notes.attempt("host.shm_mib", lambda: _space(Path(shm_path))[0]),
         "disk": notes.attempt("host.disk", lambda: read_disk(services_dir)),
         "ports_listening": notes.attempt("host.ports_listening", lambda: listening_ports(proc)),
     }
+
+
+def service_manager(proc: Path) -> str | None:
+    """The name of process 1: ``systemd`` where units can be installed, another in a container. None when ``proc`` shows no process 1."""
+    try:
+        return _line(proc / "1" / "comm")
+    except FileNotFoundError:
+        return None
 
 
 def parse_os_release(text: str) -> dict[str, str | None]:

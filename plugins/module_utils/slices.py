@@ -4,26 +4,34 @@
 """From (GPU, profile, start) to the UUID that a container is given, at this moment; and the ``.env`` file that carries it.
 
 A MIG UUID may change whenever its slice is made again, so it is looked up on the host as late as possible and stored nowhere else.
+``devices.json`` beside the ``.env`` keeps what it was looked up from, so that the host agent writes it anew after a boot:
+``{format: 1, project, style: cdi | uuid, entries: [{name, gpu: UUID, profile?, start?}]}``.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import typing as t
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import find_profile
+from ansible_collections.gpuops.fleet.plugins.module_utils.journal import read_json, read_text
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import GPU_IS_LOST, INVALID_ARGUMENT, NOT_FOUND, Nvml
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Handle, NvmlError
 
 KNOWN_AFTER_APPLY = "(known after apply)"
 CDI_KIND = "nvidia.com/gpu"
+DEVICES_FILE = "devices.json"
+STYLES = ("uuid", "cdi")
 HEADER = "# Written by gpuops.fleet.slice_env. The devices are looked up again at every run: do not edit, do not copy.\n"
 
+_FORMAT = 1
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_T = t.TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -59,24 +67,37 @@ def parse_entries(entries: Sequence[Mapping[str, t.Any]]) -> list[Device]:
     return devices
 
 
+def identified(nvml: Nvml, devices: Sequence[Device]) -> list[Device]:
+    """The same devices, each GPU by its UUID, which is all that may be kept. FleetError when one is not there or is lost."""
+    return [replace(device, gpu=_found(nvml, device, lambda handle: nvml.uuid(handle))) for device in devices]
+
+
 def resolve(nvml: Nvml, device: Device, check: bool = False) -> str | None:
     """The UUID to give a container now: of the slice's MIG device, or of the GPU. None when that slice does not exist (yet).
 
     FleetError when the GPU is not there or is lost, when the board can have no such slice, or when a whole GPU is wished and MIG is on,
     for then no container can use it. Not so with ``check``: what would switch MIG off was only predicted.
     """
+    return _found(nvml, device, lambda handle: _resolve(nvml, handle, device, check))
+
+
+def _resolve(nvml: Nvml, handle: Handle, device: Device, check: bool) -> str | None:
+    mode = nvml.mig_mode(handle)
+    mig = mode is not None and mode.current
+    if device.profile is not None:
+        if mode is None:
+            hint = "leave out profile and start for the whole GPU"
+            raise FleetError(f"{device.gpu} has no MIG, so it has no slices", field=device.name, hint=hint)
+        return _slice(nvml, handle, device, mig)
+    if mig and not check:
+        raise FleetError(f"{device.gpu} has MIG on: no container can have it whole", field=device.name, hint="name one of its slices")
+    return nvml.uuid(handle)
+
+
+def _found(nvml: Nvml, device: Device, use: t.Callable[[Handle], _T]) -> _T:
+    """What ``use`` makes of the device's GPU. FleetError when that GPU is not there or is lost."""
     try:
-        handle = nvml.find(device.gpu)
-        mode = nvml.mig_mode(handle)
-        mig = mode is not None and mode.current
-        if device.profile is not None:
-            if mode is None:
-                hint = "leave out profile and start for the whole GPU"
-                raise FleetError(f"{device.gpu} has no MIG, so it has no slices", field=device.name, hint=hint)
-            return _slice(nvml, handle, device, mig)
-        if mig and not check:
-            raise FleetError(f"{device.gpu} has MIG on: no container can have it whole", field=device.name, hint="name one of its slices")
-        return nvml.uuid(handle)
+        return use(nvml.find(device.gpu))
     except NvmlError as error:
         if error.name == GPU_IS_LOST:
             raise FleetError(f"GPU {device.gpu} is lost", field=device.name, hint="look for its XID in the kernel's log") from error
@@ -127,9 +148,29 @@ def env_text(uuids: Mapping[str, str], style: str) -> str:
 
 def read_env(path: Path) -> str:
     """The file as it is; empty when there is none. FleetError when it cannot be read."""
+    return read_text(path) or ""
+
+
+def devices_text(project: str, style: str, devices: Sequence[Device]) -> str:
+    """The text of a ``devices.json``; every GPU by its UUID (:func:`identified`)."""
+    entries = []
+    for device in devices:
+        place = {} if device.profile is None else {"profile": device.profile, "start": device.start}
+        entries.append({"name": device.name, "gpu": device.gpu, **place})
+    return json.dumps({"format": _FORMAT, "project": project, "style": style, "entries": entries}, indent=1) + "\n"
+
+
+def read_devices(path: Path) -> tuple[str, str, list[Device]] | None:
+    """Project, style and devices of a ``devices.json``; None when there is none. FleetError when it is damaged."""
+    data = read_json(path)
+    if data is None:
+        return None
+    hint = "apply the host's plan again: that writes it anew"
+    if data.get("format") != _FORMAT or data.get("style") not in STYLES or not isinstance(data.get("project"), str):
+        raise FleetError(f"this file does not say which devices a service has, in format {_FORMAT}", file=str(path), hint=hint)
     try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise FleetError(f"cannot read {path}: {getattr(error, 'strerror', None) or 'it is not text'}") from error
+        return data["project"], data["style"], parse_entries(data["entries"])
+    except (KeyError, TypeError) as error:
+        raise FleetError("its entries are damaged", file=str(path), field="entries", hint=hint) from error
+    except FleetError as error:
+        raise FleetError(error.message, file=str(path), field=error.field, hint=hint) from error

@@ -17,6 +17,8 @@ description:
     into a file that C(docker compose) reads.
   - A MIG UUID may change whenever a slice is made again. Run this after M(gpuops.fleet.mig) and before the service starts.
   - The file is replaced all at once, and says in its first line that it is written by this module.
+  - Beside it, C(devices.json) keeps what the variables name by GPU, profile and start. From it the host agent (role
+    P(gpuops.fleet.host_agent#role)) writes the file anew after a boot, when slices may have other UUIDs.
 extends_documentation_fragment:
   - gpuops.fleet.attributes
   - gpuops.fleet.attributes.full
@@ -32,7 +34,7 @@ attributes:
 options:
   path:
     description:
-      - The file. Its directory is made when it is missing.
+      - The file. Its directory is made when it is missing. The directory's name is the name of the Compose project.
     type: path
     required: true
   entries:
@@ -96,10 +98,15 @@ devices:
   type: dict
   sample: {GPU_0: MIG-2d2f8f7e-6b0a-5a57-8c88-1f0f0f3b6f0e}
 diff:
-  description: The file before and after.
+  description: The two files before and after, each with its path.
   returned: success
-  type: dict
-  sample: {before: '', after: "GPU_0=MIG-2d2f8f7e-6b0a-5a57-8c88-1f0f0f3b6f0e"}
+  type: list
+  elements: dict
+  sample:
+    - before: ''
+      after: "GPU_0=MIG-2d2f8f7e-6b0a-5a57-8c88-1f0f0f3b6f0e"
+      before_header: /srv/gpuops/services/receipt-ocr-1/.env
+      after_header: /srv/gpuops/services/receipt-ocr-1/.env
 """
 
 import typing as t
@@ -108,10 +115,20 @@ from pathlib import Path
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.fleet.plugins.module_utils import lease as leases
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.module_utils.journal import write_text
+from ansible_collections.gpuops.fleet.plugins.module_utils.journal import read_text, write_text
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
-from ansible_collections.gpuops.fleet.plugins.module_utils.slices import env_text, parse_entries, read_env, resolve_all
+from ansible_collections.gpuops.fleet.plugins.module_utils.slices import (
+    DEVICES_FILE,
+    STYLES,
+    devices_text,
+    env_text,
+    identified,
+    parse_entries,
+    read_env,
+    resolve_all,
+)
 
+_KEPT_MODE = 0o640  # root and its group, as the other papers of the host
 _ENTRY: dict[str, t.Any] = {
     "name": {"type": "str", "required": True},
     "gpu": {"type": "str", "required": True},
@@ -121,7 +138,7 @@ _ENTRY: dict[str, t.Any] = {
 SPEC: dict[str, t.Any] = {
     "path": {"type": "path", "required": True},
     "entries": {"type": "list", "elements": "dict", "required": True, "options": _ENTRY},
-    "style": {"type": "str", "choices": ["uuid", "cdi"], "default": "uuid"},
+    "style": {"type": "str", "choices": list(STYLES), "default": "uuid"},
     "state_dir": {"type": "path", "default": "/var/lib/gpuops-fleet"},
     "lease": {"type": "str", "no_log": True},
     "mode": {"type": "raw", "default": "0640"},
@@ -131,17 +148,28 @@ SPEC: dict[str, t.Any] = {
 def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
     """The module's result, without what owner and mode add. FleetError when a device is not there or the file cannot be written."""
     path = Path(params["path"])
+    kept = path.with_name(DEVICES_FILE)
     devices = parse_entries(params["entries"])
     with Nvml() as nvml:
         uuids = resolve_all(nvml, devices, check)
+        wish = devices_text(path.parent.name, params["style"], identified(nvml, devices))
     before, after = read_env(path), env_text(uuids, params["style"])
+    kept_before = read_text(kept)
     changed = before != after or not path.exists()
     if params["lease"] and not check:
         leases.check(Path(params["state_dir"]), params["lease"])
-    if changed and not check:
-        write_text(path, after, path.stat().st_mode & 0o777 if path.exists() else 0o600)
-    diff = {"before": before, "after": after, "before_header": str(path), "after_header": str(path)}
-    return {"changed": changed, "devices": uuids, "diff": diff}
+    if not check:
+        # What is wished first: if this process dies in between, the host agent completes it.
+        if kept_before != wish:
+            write_text(kept, wish, _KEPT_MODE)
+        if changed:
+            write_text(path, after, path.stat().st_mode & 0o777 if path.exists() else 0o600)
+    diff = [_diff(path, before, after), _diff(kept, kept_before or "", wish)]
+    return {"changed": changed or kept_before != wish, "devices": uuids, "diff": diff}
+
+
+def _diff(path: Path, before: str, after: str) -> dict[str, str]:
+    return {"before": before, "after": after, "before_header": str(path), "after_header": str(path)}
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ def machine(tmp_path: Path) -> Path:
     write(tmp_path / "proc/sys/kernel/hostname", "gpu-prod-01\n")
     write(tmp_path / "proc/sys/kernel/osrelease", "6.12.107\n")
     write(tmp_path / "proc/sys/kernel/random/boot_id", "4f1c3a52-98a1-4e0f-a6a5-2d3f0c1b7e11\n")
+    write(tmp_path / "proc/1/comm", "systemd\n")
     write(tmp_path / "proc/meminfo", MEMINFO)
     write(tmp_path / "proc/net/tcp", TCP)
     write(tmp_path / "proc/net/tcp6", TCP6)
@@ -57,6 +58,7 @@ def test_a_host_is_described_from_its_roots(machine: Path) -> None:
         "os": {"id": "debian", "version": "13"},
         "kernel": "6.12.107",
         "boot_id": "4f1c3a52-98a1-4e0f-a6a5-2d3f0c1b7e11",
+        "service_manager": "systemd",
         "cpus": 33,
         "memory_mib": 515072,
         "shm_mib": status.f_blocks * status.f_frsize // 2**20,
@@ -230,3 +232,10 @@ def test_a_fault_of_the_code_is_not_taken_for_a_missing_fact() -> None:
     empty: dict[str, str] = {}
     with pytest.raises(KeyError):
         host.Notes().attempt("x", lambda: empty["y"])
+
+
+def test_a_root_that_shows_no_process_1_names_no_service_manager(machine: Path) -> None:
+    (machine / "proc/1/comm").unlink()
+    notes = host.Notes()
+    assert read(machine, notes)["service_manager"] is None
+    assert notes.lines == []

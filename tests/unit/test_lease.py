@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import typing as t
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils import lease
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.lease import Lease, LeaseError
+from ansible_collections.gpuops.fleet.plugins.module_utils.version import VERSION
 
 RunModule = t.Callable[..., dict[str, t.Any]]
 
@@ -52,7 +54,7 @@ def test_a_lease_that_ran_out_is_taken_over_and_named(tmp_path: Path) -> None:
 def test_the_holder_renews_with_the_token(tmp_path: Path) -> None:
     mine, _ignored = lease.acquire(tmp_path, "alice", "apply", 60, now=1000)
     again, over = lease.acquire(tmp_path, "alice", "apply", 60, mine.token, now=1050)
-    assert (again, over) == (Lease("alice", "apply", 1110, mine.token, 60), None)
+    assert (again, over) == (Lease("alice", "apply", 1110, mine.token, 60, lease.boot_id()), None)
     # even after its time, as long as nobody else came
     assert lease.acquire(tmp_path, "alice", "apply", 60, mine.token, now=2000)[0].expires == 2060
 
@@ -81,7 +83,7 @@ def test_a_lease_that_is_used_is_renewed_half_way_through(tmp_path: Path) -> Non
     lease.check(tmp_path, mine.token, now=1030)
     assert lease.current(tmp_path) == mine
     lease.check(tmp_path, mine.token, now=1031)
-    assert lease.current(tmp_path) == Lease("alice", "apply", 1091, mine.token, 60)
+    assert lease.current(tmp_path) == Lease("alice", "apply", 1091, mine.token, 60, lease.boot_id())
 
 
 def test_each_step_is_checked(tmp_path: Path) -> None:
@@ -221,3 +223,52 @@ def test_a_holder_must_say_who_it_is(tmp_path: Path, run_module: RunModule) -> N
     result = run_module("host_lease", {"state_dir": str(tmp_path)})
     assert result["failed"]
     assert "holder" in result["msg"]
+
+
+def test_a_lease_from_before_the_last_boot_holds_nobody_off_and_is_named(tmp_path: Path) -> None:
+    old, _ignored = lease.acquire(tmp_path, "alice", "apply", 600)
+    assert old.boot == lease.boot_id() != ""
+    (tmp_path / "lease.json").write_text(json.dumps({**vars(old), "boot": "another"}))
+    lease.check(tmp_path, None)
+    lease.check(tmp_path, old.token)  # the play itself, when it was it that booted the host
+    mine, over = lease.acquire(tmp_path, "host agent", "restore", 60)
+    assert over == "took over the lease of alice (apply), which was from before the host's last boot"
+    assert "was lost to host agent (restore)" in refused(lambda: lease.check(tmp_path, old.token))
+    lease.check(tmp_path, mine.token)
+
+
+def test_a_lease_that_names_no_boot_holds_as_ever(tmp_path: Path) -> None:
+    old, _ignored = lease.acquire(tmp_path, "alice", "apply", 600)
+    (tmp_path / "lease.json").write_text(json.dumps({key: value for key, value in vars(old).items() if key != "boot"}))
+    assert "is held by alice" in refused(lambda: lease.acquire(tmp_path, "bob", "drain", 60))
+
+
+def test_a_held_host_is_waited_for_until_it_is_free(tmp_path: Path) -> None:
+    mine, _ignored = lease.acquire(tmp_path, "alice", "apply", 600)
+    timer = threading.Timer(0.7, lambda: lease.release(tmp_path, mine.token))
+    timer.start()
+    with lease.held(tmp_path, "host agent", "start", 60, 20) as token:
+        found = lease.current(tmp_path)
+        assert found is not None
+        assert (found.token, found.holder) == (token, "host agent")
+    timer.join()
+    assert lease.current(tmp_path) is None
+
+
+def test_who_waited_in_vain_is_told_for_whom_and_how_long(tmp_path: Path) -> None:
+    lease.acquire(tmp_path, "alice", "apply", 600)
+    words = refused(lambda: lease.held(tmp_path, "host agent", "start", 60, 0.5).__enter__())
+    assert words.startswith("this host is held by alice (apply), for ")
+    assert words.endswith(" s more; waited 0.5 s for it; run again when it is released")
+
+
+def test_a_step_is_refused_beside_an_agent_of_another_release(tmp_path: Path) -> None:
+    mine, _ignored = lease.acquire(tmp_path, "alice", "apply", 600)
+    for version, refuses in ((VERSION, False), ("9.9.9", True)):
+        (tmp_path / "agent.json").write_text(json.dumps({"format": 1, "version": version, "path": "/opt/x"}))
+        lease.check(tmp_path, mine.token, any_agent=True)
+        if refuses:
+            with pytest.raises(FleetError, match=rf"this host's agent is gpuops.fleet 9\.9\.9 and this module is {VERSION}; nothing more"):
+                lease.check(tmp_path, mine.token)
+        else:
+            lease.check(tmp_path, mine.token)

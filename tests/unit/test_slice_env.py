@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import typing as t
 from pathlib import Path
 
@@ -57,14 +58,14 @@ def test_a_slice_is_written_with_the_uuid_that_it_has_now(world: World) -> None:
     assert result["devices"] == {"GPU_0": world.uuid(4)}
     assert world.path.read_text() == text
     assert world.path.stat().st_mode & 0o777 == 0o640
-    assert {key: result["diff"][key] for key in ("before", "after", "before_header", "after_header")} == {
+    assert {key: result["diff"][0][key] for key in ("before", "after", "before_header", "after_header")} == {
         "before": "",
         "after": text,
         "before_header": str(world.path),
         "after_header": str(world.path),
     }
     again = world.write(world.slice())
-    assert (again["changed"], again["diff"]["before"], again["diff"]["after"]) == (False, text, text)
+    assert (again["changed"], again["diff"][0]["before"], again["diff"][0]["after"]) == (False, text, text)
 
 
 def test_variables_keep_the_order_that_is_given(world: World) -> None:
@@ -88,8 +89,8 @@ def test_a_slice_that_was_made_again_is_looked_up_again(world: World) -> None:
     predicted, result = world.write(world.slice(), check=True), world.write(world.slice())
     assert predicted["changed"]
     assert result["changed"]
-    assert predicted["diff"]["after"] == result["diff"]["after"] == HEADER + f"GPU_0={world.uuid(4)}\n"
-    assert world.path.read_text() == result["diff"]["after"]
+    assert predicted["diff"][0]["after"] == result["diff"][0]["after"] == HEADER + f"GPU_0={world.uuid(4)}\n"
+    assert world.path.read_text() == result["diff"][0]["after"]
 
 
 def test_in_check_mode_a_slice_to_come_is_known_after_apply_and_nothing_is_written(world: World) -> None:
@@ -97,7 +98,7 @@ def test_in_check_mode_a_slice_to_come_is_known_after_apply_and_nothing_is_writt
         result = world.write(world.slice(5), check=True, style=style)
         assert (result["failed"], result["changed"]) == (False, True)
         assert result["devices"] == {"GPU_0": "(known after apply)"}
-        assert result["diff"]["after"] == HEADER + "GPU_0=(known after apply)\n"
+        assert result["diff"][0]["after"] == HEADER + "GPU_0=(known after apply)\n"
     later = world.write({"name": "GPU_0", "gpu": world.gpus[1], "profile": "1g.10gb", "start": 0}, check=True)
     assert later["devices"] == {"GPU_0": "(known after apply)"}
     assert not world.path.exists()
@@ -214,3 +215,39 @@ def test_a_device_says_where_it_is() -> None:
 def test_an_unknown_profile_names_those_that_the_board_has(world: World) -> None:
     with Nvml() as nvml, pytest.raises(FleetError, match=r"^this board has no MIG profile 5g\.50gb; it has 1g\.10gb, "):
         slices.resolve(nvml, Device("A", world.gpus[0], "5g.50gb", 0))
+
+
+def test_beside_it_stands_what_the_variables_name_so_that_the_host_can_write_it_again(world: World) -> None:
+    predicted = world.write(world.slice(), {"name": "GPU_1", "gpu": "1"}, check=True, style="cdi")
+    kept = world.path.with_name("devices.json")
+    assert not kept.exists()
+    result = world.write(world.slice(), {"name": "GPU_1", "gpu": "1"}, style="cdi")
+    entries = [{"name": "GPU_0", "gpu": world.gpus[0], "profile": "1g.10gb", "start": 4}, {"name": "GPU_1", "gpu": world.gpus[1]}]
+    assert json.loads(kept.read_text()) == {"format": 1, "project": "ocr-1", "style": "cdi", "entries": entries}
+    assert predicted["diff"][1]["after"] == result["diff"][1]["after"] == kept.read_text()
+    assert kept.stat().st_mode & 0o777 == 0o640
+    assert slices.read_devices(kept) == ("ocr-1", "cdi", [Device("GPU_0", world.gpus[0], "1g.10gb", 4), Device("GPU_1", world.gpus[1])])
+    kept.unlink()
+    again = world.write(world.slice(), {"name": "GPU_1", "gpu": "1"}, style="cdi")
+    assert (again["changed"], kept.exists()) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[]", "this file holds no mapping"),
+        ('{"format": 1, "style": "index", "project": "a", "entries": []}', "this file does not say which devices a service has"),
+        ('{"format": 1, "style": "cdi", "project": "a", "entries": [{}]}', "entries: its entries are damaged"),
+        (
+            '{"format": 1, "style": "cdi", "project": "a", "entries": [{"name": "1", "gpu": "x"}]}',
+            "entries[0].name: '1' cannot be the name",
+        ),
+    ],
+)
+def test_a_damaged_record_of_devices_is_named(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "devices.json"
+    assert slices.read_devices(path) is None
+    path.write_text(text)
+    with pytest.raises(FleetError) as caught:
+        slices.read_devices(path)
+    assert str(caught.value).startswith(f"{path}: {words}")
