@@ -51,6 +51,8 @@ class FilterModule:
             "compose_value": compose.compose_value,
             "health_command": compose.health_command,
             "model_volumes": compose.model_volumes,
+            "mps_environment": compose.mps_environment,
+            "mps_volumes": compose.mps_volumes,
             "vllm_arguments": compose.vllm_arguments,
             "volume_source": compose.volume_source,
         }

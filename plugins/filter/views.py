@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import views
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import draining, views
 
 
 class FilterModule:
@@ -16,9 +16,12 @@ class FilterModule:
     def filters(self) -> dict[str, t.Callable[..., t.Any]]:
         """The filters by name."""
         return {
+            "drain_lines": draining.status_lines,
+            "drain_steps": draining.next_steps,
             "facts_differ": views.facts_differ,
             "host_problems": views.host_problems,
             "host_table": views.host_table,
             "status_table": views.status_table,
             "unplaced_lines": views.unplaced_lines,
+            "who_is_on": draining.who_is_on,
         }

@@ -57,6 +57,11 @@ class Catalogue:
     def fallback(self, device_id: str | None, name: str | None) -> Geometry | None:
         """Geometry from public sources, for a driver that tells none while MIG is off; None where any number of it is not known."""
         board = self.find(device_id, name)
+        return None if board is None else self.of_board(board.id)
+
+    def of_board(self, board_id: str) -> Geometry | None:
+        """The same by the board's id; None for one that is not here."""
+        board = self.boards.get(board_id)
         return None if board is None or board.geometry is None else self._geometries.get(board.geometry)
 
 

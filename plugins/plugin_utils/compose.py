@@ -51,6 +51,31 @@ def model_volumes(model: Data | None) -> list[dict[str, t.Any]]:
     return [{"source": model["path"], "target": f"/models/{model['path']}", "read_only": True}] if model else []
 
 
+def mps_environment(manifest: Data, mps: Data) -> dict[str, str]:
+    """What a client of an MPS daemon needs (``mps``: an entry of RV(daemons) of module mps, empty for none), and its own limits.
+
+    The one device that it sees has the number 0. Sources: manual of nvidia-cuda-mps-control 535, NVIDIA's MPS documentation.
+    """
+    if not mps:
+        return {}
+    values = {"CUDA_MPS_PIPE_DIRECTORY": str(mps["pipe"])}
+    if manifest["need_mib"]:
+        values["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={manifest['need_mib']}M"
+    if manifest["gpu"]["compute"]:
+        values["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = f"{manifest['gpu']['compute'] * 100:g}"
+    return values
+
+
+def mps_volumes(mps: Data) -> list[dict[str, t.Any]]:
+    """The mounts that a client of an MPS daemon needs: its pipes, which both write, and the memory that all of them share."""
+    if not mps:
+        return []
+    return [
+        {"source": mps["pipe"], "target": mps["pipe"], "read_only": False},
+        {"source": mps["shm"], "target": "/dev/shm", "read_only": False},
+    ]
+
+
 def kv_cache_bytes(model: Data) -> int:
     """Bytes of the KV cache for all requests held at once: 2 x layers x kv_heads x head_dim x kv_bytes x context x concurrency."""
     per_token = 2 * model["layers"] * model["kv_heads"] * model["head_dim"] * model["kv_bytes"]

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 import typing as t
@@ -48,6 +49,25 @@ def read_text_or_none(path: str | os.PathLike[str]) -> str | None:
     return read_text(path) if os.path.lexists(path) else None
 
 
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Content of one file that is no text. :raises FleetError: it cannot be read, or is larger than 8 MiB."""
+    name = os.fspath(path)
+    try:
+        with open(name, "rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise FleetError(f"cannot be read: {error.strerror}", file=name, hint="check the path and its permissions") from error
+    if len(data) > MAX_BYTES:
+        raise FleetError("larger than 8 MiB", file=name, hint="name the file that was meant")
+    return data
+
+
+def read_sources(directory: str | os.PathLike[str]) -> dict[str, bytes]:
+    """The Python files in a directory of the collection, by name. :raises FleetError: as :func:`read_bytes`."""
+    names = sorted(name for name in os.listdir(directory) if name.endswith(".py"))
+    return {name: read_bytes(os.path.join(directory, name)) for name in names}
+
+
 def read_yaml_file(path: str | os.PathLike[str]) -> Located:
     """One YAML mapping with the lines of its fields. :raises FleetError: as :func:`read_text` and ``read_yaml``."""
     return read_yaml(read_text(path), os.fspath(path))
@@ -84,6 +104,30 @@ def yaml_files(directory: str | os.PathLike[str]) -> list[str]:
 def read_texts(directory: str | os.PathLike[str]) -> list[tuple[str, str]]:
     """``(path, text)`` of all YAML files below a directory, sorted by path. :raises FleetError: as the parts do."""
     return [(path, read_text(path)) for path in yaml_files(directory)]
+
+
+def texts_below(directory: str | os.PathLike[str], leave_out: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """``(path, text)`` of every text file below a directory that a person may have written, sorted by path.
+
+    Without what is hidden, a link, no UTF-8, larger than 8 MiB, or below one of ``leave_out``. Nothing where there is no such directory.
+    """
+    left_out = {os.path.realpath(path) for path in leave_out}
+    found: list[tuple[str, str]] = []
+    for place, directories, names in os.walk(os.fspath(directory)):
+        directories[:] = [
+            name for name in directories if not name.startswith(".") and os.path.realpath(os.path.join(place, name)) not in left_out
+        ]
+        for path in (os.path.join(place, name) for name in names if not name.startswith(".")):
+            if os.path.isfile(path) and not os.path.islink(path):
+                with contextlib.suppress(FleetError):
+                    found.append((path, read_text(path)))
+    return sorted(found)
+
+
+def rewrite_all(files: Mapping[str, str]) -> None:
+    """As :func:`write_all`, for files of people that are there: each keeps its permissions."""
+    for path, text in sorted(files.items()):
+        write_text(path, text, os.stat(path).st_mode & 0o777)
 
 
 def last_plans(directory: str, fleet: str) -> dict[str, tuple[str, str]]:

@@ -102,11 +102,11 @@ def gpu_refusal(state: GpuState, need: Need) -> str | None:
     """Why this GPU cannot take one more replica; None when it can."""
     if not need.wants(state.gpu.board):
         return f"of a board that is not wanted ({state.gpu.board})"
-    refusal = state.refusal(MODE_OF[need.isolation])
+    refusal = state.refusal(MODE_OF[need.isolation], need.sharing)
     if refusal is not None:
         return refusal
     if need.isolation == "shared":
-        return state.shared_refusal(need.memory_mib, need.compute or 0)
+        return state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing)
     if need.isolation == "exclusive":
         return f"with less than {format_size(need.memory_mib)}" if state.gpu.memory_mib < need.memory_mib else None
     names = _acceptable(state, need)
@@ -187,7 +187,13 @@ def _held(case: Case, state: GpuState) -> list[str]:
 def _could_be(state: GpuState, need: Need) -> bool:
     """Would the empty GPU serve, as far as board and policy go?"""
     gpu, mode = state.gpu, MODE_OF[need.isolation]
-    if gpu.blocked is not None or gpu.cordoned or gpu.pin is not None or mode not in state.host.modes or not need.wants(gpu.board):
+    if (
+        gpu.blocked is not None
+        or gpu.closed is not None
+        or gpu.pin is not None
+        or mode not in state.host.modes
+        or not need.wants(gpu.board)
+    ):
         return False
     if mode == "mig":
         return bool(_acceptable(state, need))
@@ -243,10 +249,14 @@ def _help_policy(case: Case) -> Iterator[str]:
         for state in host.gpus:
             if not case.need.wants(state.gpu.board) or state.gpu.blocked is not None:
                 continue
-            if state.gpu.cordoned:
+            if state.gpu.drain is not None:
+                yield f"{host.host.name} {state.gpu.short} is {state.gpu.drain.words}: run playbook release"
+            elif state.gpu.cordoned:
                 yield f"{host.host.name} {state.gpu.short} is cordoned: take it out of fleet_cordoned_gpus"
             elif mode not in host.host.modes and state.gpu.pin is None and state.mode is None and (mode != "mig" or state.cutter):
                 yield f"allow '{mode}' in fleet_gpu_modes of {host.host.name}"
+            elif mode == "shared" and mode in host.host.modes and state.mode is None and case.need.sharing not in host.host.sharing:
+                yield f"allow '{case.need.sharing}' in fleet_sharing of {host.host.name}"
             elif mode == "shared" and state.mode == mode and len(state.tenants) >= host.host.shared_max:
                 yield f"raise fleet_shared_max of {host.host.name}"
             elif state.gpu.outsiders and state.mode is None:

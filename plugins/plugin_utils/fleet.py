@@ -172,9 +172,21 @@ def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], solution: S
             lost = f"{', '.join(sorted(stay))} stay in its plan and are lost until it is back" if stay else "nothing stays in its plan"
             notes.append(f"{host.name} is down: {lost}")
             continue
+        notes.extend(_drain_notes(host, solution))
         unknown = [kind for kind in ("cpus", "memory", "shm", "disk") if getattr(host.capacity, kind) is None]
         if unknown:
             notes.append(f"{host.name}: {', '.join(unknown)} could not be read and is not limited; set fleet_capacity")
+    return notes
+
+
+def _drain_notes(host: Host, solution: Solution) -> list[str]:
+    """A line for each drained GPU: who is on it still."""
+    notes = []
+    for gpu in host.gpus:
+        if gpu.drain is not None:
+            stay = sorted(each.name for each in (*solution.placements, *solution.waiting) if gpu.uuid in each.gpus)
+            who = f"{', '.join(stay)} stay on it" if stay else "nothing stays on it"
+            notes.append(f"{host.name} {gpu.short} is {gpu.drain.words}: {who}")
     return notes
 
 
@@ -207,19 +219,24 @@ def _table(states: Iterable[Host], solution: Solution, before: Iterable[Placemen
     last = {(each.service, each.replica): each for each in before}
     needs = {manifest.service: manifest.need_mib() for manifest in manifests}
     down = {host.name for host in states if host.down}
+    drained = frozenset(gpu.uuid for gpu in gpus.values() if gpu.drain is not None)
     waiting = {each.name for each in solution.waiting}
     rows: list[tuple[str, ...]] = [("SERVICE", "REPLICA", "HOST", "GPU", "SLICE", "MEMORY", "PORT", "CHANGE")]
     entries: list[tuple[str, int, tuple[str, ...]]] = []
     for place in solution.placements:
         old = last.pop((place.service, place.replica), None)
         entries.append(
-            (place.service, place.replica, (*_where(place), _memory(place, gpus, needs), _ports(place), _change(place, old, down)))
+            (place.service, place.replica, (*_where(place), _memory(place, gpus, needs), _ports(place), _change(place, old, down, drained)))
         )
     for each in solution.unplaced:
         old = last.pop((each.service, each.replica), None)
         text = "no place" if old is None else f"no place any more, was on {_at(old)}"
         if old is not None and old.name in waiting:
-            text = f"no place while {old.host} is down, stays on {_at(old)}"
+            text = (
+                f"no place while {old.host} is down, stays on {_at(old)}"
+                if old.host in down
+                else f"no place elsewhere, stays on {_at(old)}"
+            )
         entries.append((each.service, each.replica, ("-", "-", "-", "-", "-", text)))
     for old in last.values():
         entries.append((old.service, old.replica, (*_where(old), "-", _ports(old), "removed")))
@@ -251,11 +268,12 @@ def _at(place: Placement) -> str:
     return f"{place.host} {','.join(uuid[:12] for uuid in place.gpus)} {place.slice or place.mode}"
 
 
-def _change(place: Placement, old: Placement | None, down: Collection[str]) -> str:
+def _change(place: Placement, old: Placement | None, down: Collection[str], drained: frozenset[str]) -> str:
     if place.host in down:
         return f"lost while {place.host} is down"
     if old is None:
         return "new"
     if (old.host, old.mode, old.gpus, old.slice) != (place.host, place.mode, place.gpus, place.slice):
-        return f"moved from {_at(old)}" + (f": {old.host} is down" if old.host in down else "")
+        why = f": {old.host} is down" if old.host in down else ": it is drained" if drained.intersection(old.gpus) else ""
+        return f"moved from {_at(old)}{why}"
     return "kept" if old.ports == place.ports else "kept, other ports"

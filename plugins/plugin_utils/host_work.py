@@ -8,17 +8,15 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import managed, name_of
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import devices_of, managed, name_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
 
 Data = t.Mapping[str, t.Any]
 
 
 def devices(entry: Data) -> list[dict[str, t.Any]]:
-    """The variables of a replica's ``.env``, as module ``slice_env`` takes them: GPU_0 is its slice or GPU, GPU_1 the next GPU."""
-    gpus = entry.get("gpus") or [entry["gpu"]]
-    place = {key: entry[key] for key in ("profile", "start") if entry.get(key) is not None}
-    return [{"name": f"GPU_{number}", "gpu": gpu, **place} for number, gpu in enumerate(gpus)]
+    """The variables of a replica's ``.env``, as module ``slice_env`` takes them. The host reads the plan's lines in the same way."""
+    return devices_of(entry)
 
 
 def managed_services(plan: Data, manifests: t.Iterable[Manifest], file: str) -> list[dict[str, t.Any]]:
@@ -41,3 +39,8 @@ def managed_services(plan: Data, manifests: t.Iterable[Manifest], file: str) -> 
             raise FleetError(wrong, file=file, field=entry["service"], hint="run playbook plan again")
         result.append({"name": name_of(entry), "manifest": manifest.data(), "placement": dict(entry), "devices": devices(entry)})
     return result
+
+
+def mps_daemons(plan: Data) -> list[dict[str, t.Any]]:
+    """The GPUs that services share through MPS, as option ``daemons`` of module ``mps``, in the plan's order."""
+    return [{"gpu": line["gpu"]} for line in plan["layout"] if line.get("mode") == "shared" and line.get("sharing") == "mps"]

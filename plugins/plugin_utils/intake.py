@@ -9,13 +9,25 @@ import typing as t
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.drains import words
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice, find_profile, parse_slice, why_not
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import mps_client_limit
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.claims import only_watches
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Layout, Policy
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Instance, Need, Pin, Placement, Resources
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    TIME_SLICE,
+    Drain,
+    Gpu,
+    Host,
+    Instance,
+    Need,
+    Pin,
+    Placement,
+    Resources,
+)
 
 FACTS_SCHEMA = 1
 # Holders of these kinds compute. A file that is merely open (a monitor, the persistence daemon) keeps no service away.
@@ -54,6 +66,7 @@ def need_of(manifest: Manifest) -> Need:
         count=model.gpu.count,
         profile=model.gpu.profile,
         compute=model.gpu.compute,
+        sharing=model.gpu.sharing or TIME_SLICE,
         models=tuple(sorted(model.gpu.models)),
         not_models=tuple(sorted(model.gpu.not_models)),
         resources=Resources(model.host.cpus, model.host.memory, model.host.shm, model.host.disk),
@@ -70,25 +83,35 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
     here = [placement for placement in previous if placement.host == name]
     pins = _named(name, facts, policy.fleet_gpu_layouts, "fleet_gpu_layouts", lambda layout: layout.gpu)
     cordoned = _named(name, facts, policy.fleet_cordoned_gpus, "fleet_cordoned_gpus", lambda gpu: gpu)
+    if facts.get("drains_idle", ()) is None:
+        wrong = "what is drained on this host could not be read"
+        raise FleetError(wrong, file=f"host {name}", field="facts.drains_idle", hint="playbook check says why")
     gpus = []
     for index, entry in enumerate(facts["gpus"]):
         gpu = _gpu(entry, facts, catalogue, here)
         if index in pins:
             number, layout = pins[index]
             gpu = _pinned(gpu, layout, f"host {name}", f"fleet_gpu_layouts[{number}]")
-        gpus.append(replace(gpu, cordoned=index in cordoned))
+        gpus.append(replace(gpu, cordoned=index in cordoned, drain=_drain(entry, facts)))
     sensed = facts["host"]
     return Host(
         name=name,
         environment=policy.fleet_environment,
         gpus=tuple(gpus),
         modes=tuple(sorted(set(policy.fleet_gpu_modes))),
+        sharing=tuple(sorted(set(policy.fleet_sharing))),
         shared_max=policy.fleet_shared_max,
         shared_reserve_mib=policy.fleet_shared_reserve,
         capacity=_capacity(sensed, policy),
         ports=policy.fleet_ports,
         listening=frozenset(sensed.get("ports_listening") or ()),
     )
+
+
+def _drain(entry: Facts, facts: Facts) -> Drain | None:
+    """That of the GPU, else that of its whole host; with force if either has it. Whether one is over, the host has judged."""
+    found = [each for each in (entry.get("drain"), facts["host"].get("drain")) if each]
+    return Drain(words(found[0]), any(each["force"] for each in found)) if found else None
 
 
 def down_host(name: str, policy: Policy) -> Host:
@@ -152,6 +175,7 @@ def _gpu(entry: Facts, facts: Facts, catalogue: Catalogue, here: Sequence[Placem
         instances=instances,
         blocked=_blocked(entry, geometry, instances),
         outsiders=on_gpu,
+        mps_clients=mps_client_limit(entry.get("compute_capability")),
     )
 
 
@@ -212,10 +236,12 @@ def _pinned(gpu: Gpu, layout: Layout, file: str, field: str) -> Gpu:
     def wrong(message: str, part: str, hint: str) -> FleetError:
         return FleetError(message, file=file, field=f"{field}.{part}", hint=hint)
 
+    if layout.sharing is not None and layout.mode != "shared":
+        raise wrong(f"a way of sharing is given for mode '{layout.mode}'", "sharing", "write 'mode: shared', or no sharing")
     if layout.mode != "mig":
         if layout.slices:
             raise wrong(f"slices are given for mode '{layout.mode}'", "slices", "write 'mode: mig', or no slices")
-        return replace(gpu, pin=Pin(layout.mode))
+        return replace(gpu, pin=Pin(layout.mode, sharing=layout.sharing or TIME_SLICE))
     if gpu.geometry is None:
         raise wrong(f"GPU {gpu.pci or gpu.uuid} ({gpu.board}) has no MIG", "mode", "write 'mode: whole' or 'mode: shared'")
     slices = []

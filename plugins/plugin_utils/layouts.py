@@ -17,15 +17,14 @@ from difflib import get_close_matches
 from typing import Any
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.module_utils.mig import MOST_INSTANCES
+from ansible_collections.gpuops.fleet.plugins.module_utils.mig_wish import MOST_INSTANCES, split_profile
 from ansible_collections.gpuops.fleet.plugins.module_utils.selectors import parse_identity
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import describe
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, Path, read_yaml
 
 ENTRY_FIELDS = ("device-filter", "devices", "mig-enabled", "mig-devices")
-# As NVML's names are spelled: compute slices, memory in GB, attributes (+me, +gfx, +me.all, -me).
-PROFILE = re.compile(r"[1-9]\d*g\.[1-9]\d*gb([+-][a-z][a-z.]*)*")
-COMPUTE_PROFILE = re.compile(r"[1-9]\d*c\.[1-9]\d*g\.[1-9]\d*gb.*")
+# As NVML's names are spelled: compute slices, memory in GB, attributes (+me, +gfx, +me.all, -me); before it those of a compute instance.
+PROFILE = re.compile(r"([1-9]\d*c\.)?[1-9]\d*g\.[1-9]\d*gb([+-][a-z][a-z.]*)*")
 GPU_UUID = re.compile(r"GPU-[0-9A-Fa-f-]+")
 PCI_ADDRESS = re.compile(r"([0-9A-Fa-f]{4}([0-9A-Fa-f]{4})?:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 
@@ -173,13 +172,13 @@ class _Reader:
         return tuple((profile, count) for profile, count in value.items() if count)
 
     def check_instance(self, path: Path, profile: str, count: Any) -> None:
-        if COMPUTE_PROFILE.fullmatch(profile):
-            hint = f"write {profile.partition('.')[2]}"
-            raise self.located.error(path, "compute instances smaller than their GPU instance are not supported", hint)
         if not PROFILE.fullmatch(profile):
-            raise self.located.error(
-                path, f"'{profile}' is no MIG profile", "write its name as nvidia-smi mig -lgip shows it, such as 1g.10gb or 1g.10gb+me"
-            )
+            hint = "write its name as nvidia-smi mig -lgip or -lcip shows it, such as 1g.10gb, 1g.10gb+me or 1c.3g.40gb"
+            raise self.located.error(path, f"'{profile}' is no MIG profile", hint)
+        try:
+            split_profile(profile)
+        except FleetError as error:
+            raise self.located.error(path, error.message, error.hint) from error
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise self.located.error(path, f"expected a count, found {describe(count)}", f"write a whole number of slices: {profile}: 1")
         if count > MOST_INSTANCES:
@@ -236,5 +235,7 @@ def quoted(text: str) -> str:
 def _layout_of(mig: Mapping[str, Any]) -> tuple[bool, tuple[tuple[str, int], ...]]:
     counts: dict[str, int] = {}
     for instance in mig["instances"] or []:
-        counts[instance["profile"]] = counts.get(instance["profile"], 0) + 1
+        # A slice that is cut further is what it is cut into. One that nobody can use yet is written as if it were whole.
+        for profile in [inside["profile"] for inside in instance.get("ci") or ()] or [instance["profile"]]:
+            counts[profile] = counts.get(profile, 0) + 1
     return bool(mig["current"]), tuple(sorted(counts.items()))

@@ -31,7 +31,14 @@ SCHEMA = 1
 # Fields whose change alone is no reason to touch a replica that runs.
 NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description"})
 # The collection pins a replica to its slice by the device request alone; these would fight with it.
-RESERVED_ENV = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")
+RESERVED_ENV = (
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+)
 
 _NAME = re.compile(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$")
 _IMAGE = re.compile(r"^[^\s@]+@sha256:[0-9a-f]{64}$")
@@ -88,7 +95,10 @@ class Gpu(Strict):
     count: int = Field(default=1, ge=1, le=16, description="GPUs for one replica, all on one host; more than 1 only with 'exclusive'")
     memory: SomeSize | None = Field(default=None, description="memory needed on each GPU or slice")
     profile: ProfileName | None = Field(default=None, description="exactly this MIG profile (isolation: slice)")
-    compute: float | None = Field(default=None, gt=0, le=1, description="share of the GPU's SMs (slice) or of its time (shared)")
+    compute: float | None = Field(default=None, gt=0, le=1, description="share of the GPU's SMs (slice, mps) or of its time (shared)")
+    sharing: t.Literal["time-slice", "mps"] | None = Field(
+        default=None, description="how a shared GPU is shared: by turns (the default), or at the same time through MPS"
+    )
     models: list[Line] = Field(default_factory=list, description="only these boards: a catalogue id, or a part of it")
     not_models: list[Line] = Field(default_factory=list, description="never these boards")
 
@@ -101,6 +111,10 @@ class Gpu(Strict):
         if self.profile is not None and self.isolation != "slice":
             raise Wrong(
                 f"a MIG profile cannot be had with isolation '{self.isolation}'", "write 'isolation: slice', or no profile", "profile"
+            )
+        if self.sharing is not None and self.isolation != "shared":
+            raise Wrong(
+                f"a way of sharing cannot be had with isolation '{self.isolation}'", "write 'isolation: shared', or no sharing", "sharing"
             )
         if self.compute is not None and self.isolation == "exclusive":
             raise Wrong("a whole GPU has all of its compute", "leave 'compute' out, or choose 'slice' or 'shared'", "compute")
@@ -271,6 +285,8 @@ class Manifest:
     def digest(self) -> str:
         """``sha256:`` of all that a replica is made from; a change of the number of replicas or of the priority is none."""
         data = {key: value for key, value in self.data().items() if key not in NOT_RENDERED}
+        # A field that came with a later release and is not used must not make every plan before it stale.
+        data["gpu"] = {key: value for key, value in data["gpu"].items() if key != "sharing" or value is not None}
         text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
 

@@ -12,10 +12,21 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explain
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, GpuLayout, Need, Placement, Problem, Solution, Unplaced
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    MODE_OF,
+    TIME_SLICE,
+    Drain,
+    GpuLayout,
+    Need,
+    Placement,
+    Problem,
+    Solution,
+    Unplaced,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
 Key = tuple[str, int]
@@ -38,32 +49,102 @@ def make_plan(problem: Problem) -> Solution:
     needs = {need.service: need for need in problem.needs}
     before = _by_replica(problem.previous, fleet)
     placed = _keep_all(fleet, needs, before, problem.changed)
-    missing: list[tuple[Need, int]] = []
-    for need, replica in _waiting(problem.needs, placed):
-        found = None if need.adopted else _place(fleet, need, replica, before.get((need.service, replica)))
-        if found is None:
-            missing.append((need, replica))
-        else:
-            placed[(need.service, replica)] = found
+    leaving = {key: place for key, place in placed.items() if _must_leave(fleet, needs[place.service], place)}
+    for key in leaving:
+        del placed[key]
+    missing = _place_all(fleet, list(_waiting(problem.needs, placed)), before, placed, leaving)
     missing.sort(key=lambda each: (each[0].service, each[1]))
     return Solution(
         placements=tuple(placed[key] for key in sorted(placed)),
-        unplaced=tuple(_unplaced(fleet, need, replica, before.get((need.service, replica))) for need, replica in missing),
+        unplaced=tuple(_unplaced(fleet, need, replica, before.get((need.service, replica)), leaving) for need, replica in missing),
         layouts=_layouts(fleet),
-        waiting=tuple(_waits(fleet, problem.changed, [before.get((need.service, replica)) for need, replica in missing])),
+        waiting=tuple(_waits(fleet, problem.changed, missing, before, leaving)),
     )
 
 
-def _waits(fleet: Fleet, changed: Set[str], places: Iterable[Placement | None]) -> Iterator[Placement]:
-    """Last places on hosts that are down. A service whose manifest has changed may need more than it had, and is decided anew."""
-    for place in places:
+def _place_all(
+    fleet: Fleet,
+    queue: list[tuple[Need, int]],
+    before: Mapping[Key, Placement],
+    placed: dict[Key, Placement],
+    leaving: dict[Key, Placement],
+) -> list[tuple[Need, int]]:
+    """Give each of ``queue`` the best place of its turn; those that got none.
+
+    Who leaves a drained GPU holds its old place (``leaving``) until it has another. What it gives back may help those before it, so they
+    are asked again, until nobody leaves any more: planning again from this plan then changes nothing.
+    """
+    while True:
+        missing: list[tuple[Need, int]] = []
+        left = False
+        for need, replica in queue:
+            key = (need.service, replica)
+            found = None if need.adopted else _move(fleet, need, replica, before.get(key), leaving.get(key))
+            if found is None:
+                missing.append((need, replica))
+                continue
+            placed[key] = found
+            left = leaving.pop(key, None) is not None or left
+        if not left or not missing:
+            return missing
+        queue = missing
+
+
+def _move(fleet: Fleet, need: Need, replica: int, before: Placement | None, held: Placement | None) -> Placement | None:
+    """As :func:`_place`, for a replica that holds ``held`` until then and keeps it when there is no other place."""
+    if held is None:
+        return _place(fleet, need, replica, before)
+    host = fleet.hosts[held.host]
+    host.unseat(need, held)
+    found = _place(fleet, need, replica, before)
+    if found is None:
+        _stay(fleet, need, held)
+    return found
+
+
+def _stay(fleet: Fleet, need: Need, held: Placement) -> None:
+    """Back to the place that was just left, which nobody else can have taken."""
+    host = fleet.hosts[held.host]
+    _take(need, held.name, held, host.usable(held.gpus))
+    host.seat(need, held)
+
+
+def _drains(fleet: Fleet, place: Placement) -> list[Drain]:
+    """The drains of the GPUs of a place on a host of this run."""
+    host = fleet.hosts.get(place.host)
+    return [] if host is None else [state.gpu.drain for state in host.usable(place.gpus) if state.gpu.drain is not None]
+
+
+def _must_leave(fleet: Fleet, need: Need, place: Placement) -> bool:
+    """Is a place that is right in itself on a GPU that somebody wants empty?"""
+    return not need.adopted and bool(_drains(fleet, place))
+
+
+def _waits(
+    fleet: Fleet, changed: Set[str], missing: Iterable[tuple[Need, int]], before: Mapping[Key, Placement], leaving: Mapping[Key, Placement]
+) -> Iterator[Placement]:
+    """Places on drained GPUs that nobody could leave, and last places on hosts that are down. Of the latter, a service whose manifest has
+    changed may need more than it had, and is decided anew."""
+    for need, replica in missing:
+        place = before.get((need.service, replica))
         host = None if place is None else fleet.hosts.get(place.host)
-        if place is not None and host is not None and host.host.down and place.service not in changed:
+        if (need.service, replica) in leaving:
+            yield leaving[(need.service, replica)]
+        elif place is not None and host is not None and host.host.down and place.service not in changed:
             yield place
 
 
-def _unplaced(fleet: Fleet, need: Need, replica: int, before: Placement | None) -> Unplaced:
+def _unplaced(fleet: Fleet, need: Need, replica: int, before: Placement | None, leaving: Mapping[Key, Placement]) -> Unplaced:
+    held = leaving.get((need.service, replica))
+    if held is not None:  # what it holds itself is in nobody's way
+        fleet.hosts[held.host].unseat(need, held)
     reason, help_ = explain(fleet, need, replica, before)
+    if held is not None:
+        _stay(fleet, need, held)
+    drains = [] if before is None or need.adopted else _drains(fleet, before)
+    if before is not None and drains:
+        where = f"its place, {before.slice or before.mode} on {before.host} {','.join(uuid[:12] for uuid in before.gpus)}"
+        reason = f"{where}, is {drains[0].words}, and there is none elsewhere: {reason}"
     return Unplaced(need.service, replica, reason, help_)
 
 
@@ -104,14 +185,12 @@ def _keep(fleet: Fleet, need: Need, place: Placement) -> Placement | None:
         return None
     ports: Mapping[str, int] | str = dict(place.ports)
     if not need.adopted:
-        if not _still_right(need, place, host, states):
+        if not _still_right(need, place, host, states) or any(drain.force for drain in _drains(fleet, place)):
             return None
         ports = host.choose_ports(need, place.name, dict(place.ports), fleet.asked)
     if isinstance(ports, str) or not _take(need, place.name, place, states):
         return None
-    return _seat(
-        host, need, Placement(place.service, place.replica, place.host, place.mode, place.gpus, place.slice, tuple(sorted(ports.items())))
-    )
+    return _seat(host, need, replace(place, ports=tuple(sorted(ports.items()))))
 
 
 def _still_right(need: Need, place: Placement, host: HostState, states: tuple[GpuState, ...]) -> bool:
@@ -120,12 +199,14 @@ def _still_right(need: Need, place: Placement, host: HostState, states: tuple[Gp
     if host.free.shortage(need.resources) or not all(_allowed(need, place, state) for state in states):
         return False
     if place.mode == "shared":
-        return states[0].shared_refusal(need.memory_mib, need.compute or 0) is None
+        return place.sharing == need.sharing and states[0].shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None
     return place.mode == "mig" or all(state.gpu.memory_mib >= need.memory_mib for state in states)
 
 
 def _allowed(need: Need, place: Placement, state: GpuState) -> bool:
     if not need.wants(state.gpu.board) or (state.gpu.pin is None and place.mode not in state.host.modes):
+        return False
+    if place.mode == "shared" and state.gpu.pin is None and place.sharing not in state.host.sharing:
         return False
     if place.slice is None:
         return True
@@ -136,7 +217,7 @@ def _take(need: Need, name: str, place: Placement, states: tuple[GpuState, ...])
     if place.slice is not None:
         return states[0].take_slice(name, need.service, place.slice)
     if place.mode == "shared":
-        return states[0].take_share(name, need.service, need.memory_mib, need.compute or 0)
+        return states[0].take_share(name, need.service, need.memory_mib, need.compute or 0, place.sharing)
     if not all(state.open_for("whole") for state in states):
         return False
     for state in states:
@@ -182,6 +263,7 @@ def _place(fleet: Fleet, need: Need, replica: int, before: Placement | None) -> 
             tuple(state.gpu.uuid for state in offer.gpus),
             None if offer.cut is None else offer.cut.slice,
             tuple(sorted(ports.items())),
+            need.sharing if need.isolation == "shared" else TIME_SLICE,
         )
         if _take(need, name, place, offer.gpus):
             return _seat(offer.host, need, place)
@@ -238,9 +320,9 @@ def _best_share(host: HostState, need: Need) -> Offer | None:
     """Away from replicas of the same service, then a GPU that is shared already, then the fullest that serves."""
     best: Offer | None = None
     for state in host.gpus:
-        if state.refusal("shared") is not None or not need.wants(state.gpu.board):
+        if state.refusal("shared", need.sharing) is not None or not need.wants(state.gpu.board):
             continue
-        if state.shared_refusal(need.memory_mib, need.compute or 0) is not None:
+        if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is not None:
             continue
         spread = (host.replicas.get(need.service, 0), state.replicas.get(need.service, 0))
         change = (state.mode != "shared", state.changes_mode("shared"), state.cutter is not None)

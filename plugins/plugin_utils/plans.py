@@ -15,7 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Field, Strict, Wrong, check, model_validator
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Placement, Solution, Unplaced
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import TIME_SLICE, GpuLayout, Host, Placement, Solution, Unplaced
 
 # The file for what belongs to no host; so no host can have this name.
 FLEET = "fleet"
@@ -48,6 +48,7 @@ class _Layout(Strict):
     profile: str | None = None
     start: int | None = Field(default=None, ge=0)
     compute: t.Literal["keep"] | None = None
+    sharing: t.Literal["mps"] | None = None
 
 
 class _Service(Strict):
@@ -58,6 +59,7 @@ class _Service(Strict):
     profile: str | None = None
     start: int | None = Field(default=None, ge=0)
     mode: t.Literal["whole", "shared"] | None = None
+    sharing: t.Literal["mps"] | None = None
     ports: dict[str, int]
     lifecycle: t.Literal["adopted"] | None = None
     manifest: _Digest
@@ -115,7 +117,8 @@ def _placement(host: str, line: Data) -> Placement:
     key = (line["service"], line["replica"], host)
     if "profile" in line:
         return Placement(*key, "mig", (line["gpu"],), Slice(line["start"], line["profile"]), ports)
-    return Placement(*key, line["mode"], tuple(line.get("gpus") or [line["gpu"]]), None, ports)
+    gpus = tuple(line.get("gpus") or [line["gpu"]])
+    return Placement(*key, line["mode"], gpus, None, ports, line.get("sharing", TIME_SLICE))
 
 
 def make_host_plan(
@@ -134,11 +137,7 @@ def make_host_plan(
     """
     layout = _layout_lines(host, solution, facts, [] if previous is None else previous.data["layout"], adopting)
     kept = frozenset(adopted)
-    services = [
-        _service_line(placement, digests[placement.service], placement.service in kept)
-        for placement in solution.placements
-        if placement.host == host.name
-    ]
+    services = [_service_line(placement, digests[placement.service], placement.service in kept) for placement in _of_host(host, solution)]
     by_uuid = {gpu["uuid"]: gpu for gpu in facts["gpus"]}
     touched = [by_uuid[line["gpu"]] for line in layout if "mode" in line]
     base = [plan_record.state_of(gpu) for gpu in touched]
@@ -150,6 +149,12 @@ def make_host_plan(
     return _written(host.name, _serial(None if previous is None else previous.data, digest, carried), layout, services, base)
 
 
+def _of_host(host: Host, solution: Solution) -> list[Placement]:
+    """Who is in a host's plan: whoever was given a place there, and whoever keeps one that it should leave or that is down."""
+    places = [placement for placement in (*solution.placements, *solution.waiting) if placement.host == host.name]
+    return sorted(places, key=lambda placement: (placement.service, placement.replica))
+
+
 def keep_host_plan(
     host: Host, solution: Solution, facts: Data | None, digests: Mapping[str, str], adopted: Iterable[str], previous: HostPlan
 ) -> HostPlan:
@@ -158,9 +163,7 @@ def keep_host_plan(
     ``facts``: as they were published last, None when they never were. The text of ``previous``, byte for byte, when nothing moves.
     """
     kept = frozenset(adopted)
-    places = [placement for placement in (*solution.placements, *solution.waiting) if placement.host == host.name]
-    places.sort(key=lambda placement: (placement.service, placement.replica))
-    services = [_service_line(placement, digests[placement.service], placement.service in kept) for placement in places]
+    services = [_service_line(place, digests[place.service], place.service in kept) for place in _of_host(host, solution)]
     layout = previous.data["layout"]
     digest = plan_record.digest_of_plan(layout, services)
     if digest == previous.data["digest"]:
@@ -170,6 +173,30 @@ def keep_host_plan(
     known.update({gpu["uuid"]: plan_record.state_of(gpu) for gpu in (facts or {}).get("gpus") or () if gpu.get("uuid")})
     base = [known[line["gpu"]] for line in layout if "mode" in line and line["gpu"] in known]
     return _written(host.name, _serial(previous.data, digest, carried), layout, services, base)
+
+
+def with_other_gpus(previous: HostPlan, new: Mapping[str, str], facts: Data) -> HostPlan:
+    """The plan with GPUs exchanged for others of their kind (``new``: old UUID -> new), made from the state that ``facts`` say is there.
+
+    What was found on an old board and kept as it was is not on the new one: its slices are made whole. Every GPU of the plan must be in
+    the facts or in ``new``.
+    """
+
+    def exchanged(line: Data) -> dict[str, t.Any]:
+        result = dict(line)
+        if line.get("gpu") in new:
+            result = {key: value for key, value in result.items() if key != "compute"}
+            result["gpu"] = new[line["gpu"]]
+        if "gpus" in line:
+            result["gpus"] = [new.get(uuid, uuid) for uuid in line["gpus"]]
+        return result
+
+    layout = [exchanged(line) for line in previous.data["layout"]]
+    services = [exchanged(line) for line in previous.data["services"]]
+    by_uuid = {gpu["uuid"]: gpu for gpu in facts["gpus"]}
+    base = [plan_record.state_of(by_uuid[line["gpu"]]) for line in layout if "mode" in line]
+    digest = plan_record.digest_of_plan(layout, services)
+    return _written(str(previous.data["host"]), _serial(previous.data, digest, facts.get("plan")), layout, services, base)
 
 
 def _written(host: str, serial: int, layout: Sequence[Data], services: Sequence[Data], base: Sequence[Data]) -> HostPlan:
@@ -216,13 +243,14 @@ def _layout_lines(host: Host, solution: Solution, facts: Data, before: Sequence[
     lines: list[dict[str, t.Any]] = []
     found = {line["gpu"] for line in before if line.get("found")}
     asked = {(line["gpu"], Slice(line["start"], line["profile"])) for line in before if "profile" in line and "compute" not in line}
-    needed = {(gpu, placement.slice) for placement in solution.placements if placement.host == host.name for gpu in placement.gpus}
+    needed = {(gpu, placement.slice) for placement in _of_host(host, solution) for gpu in placement.gpus}
     keep = _without_compute(facts) - asked - needed
     for gpu in sorted(host.gpus, key=lambda gpu: (gpu.pci, gpu.uuid)):
         layout = solution.layouts.get((host.name, gpu.uuid))
         line: dict[str, t.Any] = {"gpu": gpu.uuid, "pci": gpu.pci, "model": gpu.board, "mode": "mig"}
         if layout is not None:
             line["mode"], slices = layout.mode, layout.slices
+            line.update(_sharing(layout))
         elif (adopting or gpu.uuid in found) and gpu.blocked is None and _in_mig_mode(gpu.uuid, facts):
             line["found"], slices = True, tuple(one.slice for one in gpu.instances)
         else:
@@ -250,12 +278,17 @@ def _in_mig_mode(uuid: str, facts: Data) -> bool:
     return bool(mig and mig["current"] and mig["pending"])
 
 
+def _sharing(what: GpuLayout | Placement) -> dict[str, str]:
+    """Said only where it is not by turns, so that plans of before read as ever."""
+    return {"sharing": what.sharing} if what.sharing != TIME_SLICE else {}
+
+
 def _service_line(placement: Placement, digest: str, adopted: bool) -> dict[str, t.Any]:
     line: dict[str, t.Any] = {"service": placement.service, "replica": placement.replica}
     if placement.slice is not None:
         line.update(gpu=placement.gpus[0], profile=placement.slice.profile, start=placement.slice.start)
     elif placement.mode == "shared":
-        line.update(gpu=placement.gpus[0], mode="shared")
+        line.update(gpu=placement.gpus[0], mode="shared", **_sharing(placement))
     else:
         line.update(gpus=list(placement.gpus), mode="whole")
     line["ports"] = dict(placement.ports)

@@ -22,10 +22,12 @@ OTHER_VARIABLES = frozenset(
         "fleet_plans",
         "fleet_facts",
         "fleet_reports",
+        "fleet_exports",
         "fleet_templates",
         "fleet_state_dir",
         "fleet_services_dir",
         "fleet_models_dir",
+        "fleet_secrets_dir",
         "fleet_proc_root",
         "fleet_sys_root",
         "fleet_docker_socket",
@@ -36,16 +38,22 @@ OTHER_VARIABLES = frozenset(
         "fleet_published_only",
         "fleet_down_hosts",
         "fleet_allow_reset",
+        "fleet_drain",
+        "fleet_driver_services",
+        "fleet_gpu_settings",
         "fleet_fail_unplaced",
         "fleet_holder",
         "fleet_lease_seconds",
         "fleet_gpu_access",
+        "fleet_host_agent",
+        "fleet_secrets",
     )
 )
 _NAME = re.compile(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$")
 _RANGE = re.compile(r"^([0-9]{1,5})(?:-([0-9]{1,5}))?$")
 
 Mode = t.Literal["mig", "whole", "shared"]
+Sharing = t.Literal["time-slice", "mps"]
 
 
 def _name(value: str) -> str:
@@ -88,6 +96,7 @@ class Layout(Strict):
     gpu: GpuName = Field(description="UUID, PCI address or index")
     mode: Mode
     slices: list[t.Annotated[str, AfterValidator(_slice_text)]] = Field(default_factory=list, description="such as 1g.10gb@4")
+    sharing: Sharing | None = Field(default=None, description="how a shared GPU is shared; time-slice if left out")
 
 
 class Capacity(Strict):
@@ -114,6 +123,7 @@ class Policy(Strict):
     fleet_environment: t.Annotated[str, AfterValidator(_name)]
     fleet_pool: str = "default"
     fleet_gpu_modes: list[Mode] = Field(default=["mig", "whole"])
+    fleet_sharing: list[Sharing] = Field(default=["time-slice"])
     fleet_shared_max: int = Field(default=4, ge=1, le=64)
     fleet_shared_reserve: Size = 1024
     fleet_gpu_layouts: list[Layout] = Field(default_factory=list)

@@ -13,8 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import MPS_CLIENTS
 
 Mode = t.Literal["mig", "whole", "shared"]
+# How several services share one GPU: by turns, or at the same time through MPS.
+Sharing = t.Literal["time-slice", "mps"]
+TIME_SLICE: Sharing = "time-slice"
+MPS: Sharing = "mps"
 # The mode that a GPU must have for a service to get what its manifest calls isolation.
 MODE_OF: dict[str, Mode] = {"slice": "mig", "exclusive": "whole", "shared": "shared"}
 
@@ -35,6 +40,10 @@ class Resources:
             have, take = getattr(self, name), getattr(other, name)
             left[name] = None if have is None else round(have - (take or 0), 6)
         return Resources(**left)
+
+    def more(self, other: Resources) -> Resources:
+        """The reverse of :meth:`less`."""
+        return self.less(Resources(*(-(getattr(other, entry.name) or 0) for entry in fields(other))))
 
     def shortage(self, need: Resources) -> dict[str, tuple[float, float]]:
         """Where ``need`` is more than is here: name -> (needed, free)."""
@@ -61,6 +70,15 @@ class Pin:
 
     mode: Mode
     slices: tuple[Slice, ...] = ()
+    sharing: Sharing = TIME_SLICE
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Somebody wants a GPU empty. ``words``: who, why and until when. ``force``: also of what finds no place elsewhere."""
+
+    words: str
+    force: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +86,8 @@ class Gpu:
     """One GPU. ``geometry`` is None without MIG; ``mig`` the mode it has, or will have after the reset that it waits for.
 
     ``blocked``: why it is never used (lost, say). ``outsiders``: who computes on the whole GPU without being in a plan.
+    ``mps_clients``: how many an MPS daemon on it serves at once.
+    ``cordoned`` keeps new services away; ``drain`` does so too, and what is on the GPU leaves it if there is another place.
     """
 
     uuid: str
@@ -79,13 +99,22 @@ class Gpu:
     instances: tuple[Instance, ...] = ()
     blocked: str | None = None
     cordoned: bool = False
+    drain: Drain | None = None
     pin: Pin | None = None
     outsiders: tuple[str, ...] = ()
+    mps_clients: int = MPS_CLIENTS
 
     @property
     def short(self) -> str:
         """For people: ``GPU-5c1f07aa``."""
         return self.uuid[:12]
+
+    @property
+    def closed(self) -> str | None:
+        """Why nothing new is put here although the GPU is well; None when something may be."""
+        if self.drain is not None:
+            return self.drain.words
+        return "cordoned" if self.cordoned else None
 
 
 @dataclass(frozen=True)
@@ -99,6 +128,7 @@ class Host:
     environment: str
     gpus: tuple[Gpu, ...]
     modes: tuple[str, ...] = ("mig", "whole")
+    sharing: tuple[str, ...] = (TIME_SLICE,)
     shared_max: int = 4
     shared_reserve_mib: int = 1024
     capacity: Resources = Resources(None, None, None, None)
@@ -109,7 +139,10 @@ class Host:
 
 @dataclass(frozen=True)
 class Need:
-    """One service. ``ports``: (name, host port asked for or None). ``memory_mib`` is needed on each GPU or slice."""
+    """One service. ``ports``: (name, host port asked for or None). ``memory_mib`` is needed on each GPU or slice.
+
+    ``sharing`` counts with isolation ``shared`` only.
+    """
 
     service: str
     environment: str
@@ -120,6 +153,7 @@ class Need:
     count: int = 1
     profile: str | None = None
     compute: float | None = None
+    sharing: Sharing = TIME_SLICE
     models: tuple[str, ...] = ()
     not_models: tuple[str, ...] = ()
     resources: Resources = Resources()
@@ -135,7 +169,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where one replica runs. ``slice`` only in mode mig; ``ports``: (name, port on the host)."""
+    """Where one replica runs. ``slice`` only in mode mig; ``ports``: (name, port on the host); ``sharing``: of a shared GPU."""
 
     service: str
     replica: int
@@ -144,6 +178,7 @@ class Placement:
     gpus: tuple[str, ...]
     slice: Slice | None = None
     ports: tuple[tuple[str, int], ...] = ()
+    sharing: Sharing = TIME_SLICE
 
     @property
     def name(self) -> str:
@@ -153,7 +188,7 @@ class Placement:
     @property
     def rank(self) -> tuple[t.Any, ...]:
         """All of it in an order that does not depend on where it was read."""
-        return (self.service, self.replica, self.host, self.gpus, str(self.slice), self.mode, self.ports)
+        return (self.service, self.replica, self.host, self.gpus, str(self.slice), self.mode, self.ports, self.sharing)
 
 
 @dataclass(frozen=True)
@@ -171,10 +206,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class GpuLayout:
-    """What a GPU that a decision touches is to be: its mode and, in mode mig, all of its slices by start."""
+    """What a GPU that a decision touches is to be: its mode and, in mode mig, all of its slices by start; if shared, how."""
 
     mode: Mode
     slices: tuple[Slice, ...] = ()
+    sharing: Sharing = TIME_SLICE
 
 
 @dataclass(frozen=True)
@@ -191,7 +227,8 @@ class Unplaced:
 class Solution:
     """``placements`` and ``unplaced`` by service and replica; ``layouts`` by (host, GPU UUID).
 
-    ``waiting``: where those of ``unplaced`` are that were on a host that is down. They stay in its plan and run again when it is back.
+    ``waiting``: where those of ``unplaced`` are that were on a host that is down or on a drained GPU. They stay in its plan: they run again
+    when the host is back, or serve there until there is another place.
     """
 
     placements: tuple[Placement, ...]

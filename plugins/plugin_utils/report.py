@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.drains import words
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import gpu_names
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.report_gpu import (
@@ -263,7 +264,8 @@ def _host(name: str, inputs: Inputs, services: Mapping[str, Service]) -> HostVie
     gpus = []
     for gpu in sorted(known.get("gpus") or (), key=lambda one: (one.get("index") is None, one.get("index") or 0, str(one.get("pci")))):
         cordoned = any(wanted.strip().lower() in gpu_names(gpu) for wanted in policy.cordoned)
-        site = Site(cordoned, policy.shared_reserve_mib, inputs.live, outside(known, gpu, plan))
+        drain = gpu.get("drain") or (known.get("host") or {}).get("drain")
+        site = Site(cordoned, words(drain) if drain else "", policy.shared_reserve_mib, inputs.live, outside(known, gpu, plan))
         geometry = geometries.get(str((gpu.get("mig") or {}).get("geometry")))
         gpus.append(view(name, gpu, geometry, wishes.pop(str(gpu.get("uuid")), Wish()), site))
     driver, system, carried = known.get("driver") or {}, (known.get("host") or {}).get("os") or {}, known.get("plan") or {}
@@ -415,6 +417,9 @@ def _alerts(host: HostView, rows: Sequence[ReplicaRow]) -> Iterable[Alert]:
         for block in gpu.blocks:
             if block.kind == ASIDE and block.why.startswith("used outside"):
                 yield Alert(False, where, f"{block.label}: {block.why}.")
+        if gpu.drained:
+            rest = f" On it still: {', '.join(here)}." if here else ""
+            yield Alert(False, where, f"{gpu.drained[0].upper()}{gpu.drained[1:]}: nothing new is placed here.{rest}")
         if gpu.cordoned:
             yield Alert(False, where, "Cordoned: nothing new is placed here.")
     if host.sensed and host.asks and host.carried != f"{host.plan} done":

@@ -25,6 +25,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import (
     layout_text,
     legal,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.room import Explained, explain_layout
 
 Facts = Mapping[str, t.Any]
 
@@ -72,6 +73,7 @@ class GpuView:
 
     ``units`` is the length of the memory axis: memory slices with MIG, MiB without. ``layout`` and ``better`` are layouts as people
     write them: the present one and those that reach the stranded memory. ``health`` and ``notes`` are phrases for people.
+    ``drained``: by whom, why and until when, '' when it is not. ``room``: memory and SMs of a cut GPU explained.
     """
 
     host: str
@@ -81,6 +83,7 @@ class GpuView:
     name: str
     mode: str
     cordoned: bool
+    drained: str
     memory_mib: int
     units: int
     compute_slices: int
@@ -89,6 +92,7 @@ class GpuView:
     better: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     health: tuple[str, ...] = ()
+    room: Explained | None = None
 
     def mib(self, *kinds: str) -> int:
         """MiB that the parts of these kinds give to programs."""
@@ -126,12 +130,23 @@ class Wish:
 
 @dataclass(frozen=True)
 class Site:
-    """What else is known of one GPU. ``outside``: who uses a device (by UUID) that this collection did not place there."""
+    """What else is known of one GPU. ``drained``: by whom, why and until when.
+
+    ``outside``: who uses a device (by UUID) that this collection did not place there.
+    """
 
     cordoned: bool = False
+    drained: str = ""
     reserve_mib: int = 0
     live: bool = False
     outside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def closed(self) -> tuple[str, str] | None:
+        """(a word, a phrase) of why nothing new is placed here; None when something may be."""
+        if self.drained:
+            return "drained", f"{self.drained}: nothing new is placed here"
+        return ("cordoned", "cordoned: nothing new is placed here") if self.cordoned else None
 
 
 def view(host: str, gpu: Facts, geometry: Geometry | None, wish: Wish, site: Site) -> GpuView:
@@ -146,6 +161,7 @@ def view(host: str, gpu: Facts, geometry: Geometry | None, wish: Wish, site: Sit
         name=str(gpu.get("name") or "unknown board").removeprefix("NVIDIA "),
         mode="out",
         cordoned=site.cordoned,
+        drained=site.drained,
         memory_mib=memory,
         units=max(memory, 1),
         compute_slices=0,
@@ -179,8 +195,8 @@ def _uncut(base: GpuView, wish: Wish, site: Site) -> GpuView:
 
 
 def _spare(site: Site, start: int, size: int, mib: int) -> Block:
-    if site.cordoned:
-        return Block(ASIDE, start, size, mib, "cordoned", why="cordoned: nothing new is placed here")
+    if site.closed:
+        return Block(ASIDE, start, size, mib, site.closed[0], why=site.closed[1])
     return Block(FREE, start, size, mib, "free")
 
 
@@ -240,6 +256,7 @@ def _cut(base: GpuView, geometry: Geometry, present: Sequence[_Instance], wish: 
         gaps = _gaps(geometry, tuple(slices))
         blocks = [_part(geometry, one, there, present, wish, site) for one in slices]
         better = tuple(layout.text for layout in better_layouts(geometry, slices))
+        room = explain_layout(geometry, slices)
     except FleetError as error:
         everything = Block(ASIDE, 0, base.units, base.memory_mib, "unknown", why=str(error))
         return replace(base, blocks=(everything,), notes=(*notes, f"Its slices cannot be drawn: {error}."))
@@ -249,7 +266,7 @@ def _cut(base: GpuView, geometry: Geometry, present: Sequence[_Instance], wish: 
         notes.append(f"The plan takes away {', '.join(leaving)}.")
     names = [one.profile for one in slices]
     blocks.sort(key=lambda block: block.start)
-    return replace(base, blocks=tuple(blocks), layout=layout_text(geometry, names), better=better, notes=tuple(notes))
+    return replace(base, blocks=tuple(blocks), layout=layout_text(geometry, names), better=better, notes=tuple(notes), room=room)
 
 
 def _part(geometry: Geometry, one: Slice, there: Collection[Slice], present: Sequence[_Instance], wish: Wish, site: Site) -> Block:
@@ -263,8 +280,8 @@ def _part(geometry: Geometry, one: Slice, there: Collection[Slice], present: Seq
     instance = next(entry for entry in present if entry.slice == one)
     if instance.users:
         return replace(block, kind=ASIDE, why=f"used outside the plan by {', '.join(instance.users)}")
-    if site.cordoned:
-        return replace(block, kind=ASIDE, why="cordoned: nothing new is placed here")
+    if site.closed:
+        return replace(block, kind=ASIDE, why=site.closed[1])
     return block if instance.usable else replace(block, why="a GPU instance without compute instance: nobody can use it yet")
 
 

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.report_gpu import (
     Block,
     GpuView,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.room import gib
 from jinja2 import Environment, StrictUndefined, TemplateError
 
 if t.TYPE_CHECKING:
@@ -37,19 +38,11 @@ MEANING: t.Final[dict[str, tuple[str, str]]] = {
         "Stranded",
         "not cut, and no slice can be made there while those beside it stay; another layout reaches it",
     ),
-    ASIDE: ("Set aside", "on a lost or cordoned GPU, used by something outside the plan, or kept free by policy"),
+    ASIDE: ("Set aside", "on a lost, cordoned or drained GPU, used by something outside the plan, or kept free by policy"),
     OVERHEAD: ("Overhead", "what the driver keeps of each slice, and rounding: no layout gives it to a program"),
 }
 
 MODES: t.Final = {"mig": "MIG", "whole": "whole", "shared": "shared", "unassigned": "not assigned", "out": "out of service"}
-
-
-def gib(mib: int) -> str:
-    """MiB as people read them: ``9.6 GiB``, ``1,024 GiB``; less than 1 GiB stays in MiB, nothing is ``0 GiB``."""
-    if 0 < mib < 1024:
-        return f"{mib} MiB"
-    value = f"{mib / 1024:,.1f}"
-    return f"{value.removesuffix('.0')} GiB"
 
 
 def percent(part: int, whole: int) -> str:
@@ -127,7 +120,7 @@ def render(template: str, report: Report, *, title: str = "GPU fleet", generated
     :raises FleetError: the template, which a site may replace, is not one or asks for something that is not there.
     """
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    environment.filters.update(gib=gib, details=details, holder=holder)
+    environment.filters.update(gib=gib, details=details, holder=holder, capitalize_first=lambda text: text[:1].upper() + text[1:])
     teams = {team.name: team for team in report.teams}
     context = {
         "report": report,

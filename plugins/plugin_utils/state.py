@@ -9,7 +9,18 @@ from collections.abc import Iterable, Mapping, Set
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut, Cutter, Slices
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, GpuLayout, Host, Mode, Need, Placement, Problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    MPS,
+    TIME_SLICE,
+    Gpu,
+    GpuLayout,
+    Host,
+    Mode,
+    Need,
+    Placement,
+    Problem,
+    Sharing,
+)
 
 
 class GpuState:
@@ -23,12 +34,14 @@ class GpuState:
         self.host = host
         self.cutter = cutter
         self.mode: Mode | None = gpu.pin.mode if gpu.pin else None
+        self.sharing: Sharing | None = gpu.pin.sharing if gpu.pin and gpu.pin.mode == "shared" else None
         self.owners: dict[Slice, str] = {}
         self.tenants: list[str] = []
         self.memory_free = gpu.memory_mib - host.shared_reserve_mib
         self.compute_free = 1.0
         self.replicas: dict[str, int] = {}
         self.fixed, self.spare, self.reusable = self._slices()
+        self._there = frozenset((*self.fixed, *self.spare))
         self._cuts: dict[tuple[str, ...], Cut | None] = {}
 
     def _slices(self) -> tuple[Slices, Slices, Slices]:
@@ -39,13 +52,13 @@ class GpuState:
         free = [each for each in self.gpu.instances if not each.outsiders]
         return held, tuple(sorted(each.slice for each in free)), tuple(sorted(each.slice for each in free if each.plain))
 
-    def refusal(self, mode: Mode) -> str | None:
-        """Why nothing new can be put here in this mode; None when something may."""
+    def refusal(self, mode: Mode, sharing: Sharing = TIME_SLICE) -> str | None:
+        """Why nothing new can be put here in this mode, shared in this way; None when something may."""
         gpu = self.gpu
         if gpu.blocked is not None:
             return gpu.blocked
-        if gpu.cordoned:
-            return "cordoned"
+        if gpu.closed is not None:
+            return gpu.closed
         if gpu.pin is None and mode not in self.host.modes:
             return f"may not be {mode} (fleet_gpu_modes)"
         if mode == "mig" and self.cutter is None:
@@ -54,10 +67,18 @@ class GpuState:
             return f"{'pinned as' if gpu.pin else 'already'} {self.mode}{self._whose()}"
         if mode == "whole" and self.tenants:
             return f"already whole{self._whose()}"
+        if mode == "shared" and not self._shares(sharing):
+            if self.sharing is None:
+                return f"may not be shared by {sharing} (fleet_sharing)"
+            return f"{'pinned as' if gpu.pin else 'already'} shared by {self.sharing}{self._whose()}"
         busy = [*gpu.outsiders, *(name for each in gpu.instances if mode != "mig" for name in each.outsiders)]
         if busy and self.mode is None:
             return f"busy with {busy[0]}, which is in no plan"
         return None
+
+    def _shares(self, sharing: Sharing) -> bool:
+        """May it be shared in this way? All sharers of one GPU share it in the same."""
+        return self.sharing == sharing if self.sharing is not None else sharing in self.host.sharing
 
     def _whose(self) -> str:
         names = sorted({*self.tenants, *self.owners.values()})
@@ -103,19 +124,38 @@ class GpuState:
         self.tenants.append(owner)
         self._count(service)
 
-    def take_share(self, owner: str, service: str, memory_mib: int, compute: float) -> bool:
+    def take_share(self, owner: str, service: str, memory_mib: int, compute: float, sharing: Sharing = TIME_SLICE) -> bool:
         """Give a share to a replica; False when the GPU is something else. Whether it is full is asked before (``shared_refusal``)."""
-        if not self.open_for("shared"):
+        if not self.open_for("shared") or self.sharing not in (None, sharing):
             return False
         self.mode = "shared"
+        self.sharing = sharing
         self.tenants.append(owner)
         self.memory_free -= memory_mib
         self.compute_free = round(self.compute_free - compute, 6)
         self._count(service)
         return True
 
-    def shared_refusal(self, memory_mib: int, compute: float) -> str | None:
+    def leave(self, owner: str, service: str, memory_mib: int, compute: float) -> None:
+        """Take back what a replica was given; a slice that is on the board stays there, and nobody needs it any more."""
+        for one in [one for one, name in self.owners.items() if name == owner]:
+            del self.owners[one]
+            self.fixed = tuple(each for each in self.fixed if each != one)
+            if one in self._there:
+                self.spare = tuple(sorted((*self.spare, one)))
+        if owner in self.tenants:
+            self.tenants.remove(owner)
+            self.memory_free += memory_mib
+            self.compute_free = round(self.compute_free + compute, 6)
+        if not self.owners and not self.tenants:
+            self.mode = self.gpu.pin.mode if self.gpu.pin else None
+            self.sharing = self.gpu.pin.sharing if self.gpu.pin and self.gpu.pin.mode == "shared" else None
+        self._count(service, -1)
+
+    def shared_refusal(self, memory_mib: int, compute: float, sharing: Sharing = TIME_SLICE) -> str | None:
         """Why one more sharer does not fit."""
+        if sharing == MPS and len(self.tenants) >= self.gpu.mps_clients:
+            return f"full with {len(self.tenants)} clients, all that MPS serves"
         if len(self.tenants) >= self.host.shared_max:
             return f"full with {len(self.tenants)} sharers (fleet_shared_max)"
         if memory_mib > self.memory_free:
@@ -124,15 +164,15 @@ class GpuState:
             return "without that much compute left to share"
         return None
 
-    def _count(self, service: str) -> None:
-        self.replicas[service] = self.replicas.get(service, 0) + 1
+    def _count(self, service: str, by: int = 1) -> None:
+        self.replicas[service] = self.replicas.get(service, 0) + by
         self._cuts.clear()
 
     def layout(self) -> GpuLayout | None:
         """What the GPU is to be; None when no decision touches it."""
         if self.mode is None or self.gpu.blocked is not None or (self.gpu.pin is None and not self.owners and not self.tenants):
             return None
-        return GpuLayout(self.mode, tuple(sorted((*self.fixed, *self.spare))) if self.mode == "mig" else ())
+        return GpuLayout(self.mode, tuple(sorted((*self.fixed, *self.spare))) if self.mode == "mig" else (), self.sharing or TIME_SLICE)
 
 
 class HostState:
@@ -196,6 +236,15 @@ class HostState:
         self.free = self.free.less(need.resources)
         self.ports.update({port: placement.name for _name, port in placement.ports})
         self.replicas[need.service] = self.replicas.get(need.service, 0) + 1
+
+    def unseat(self, need: Need, placement: Placement) -> None:
+        """The reverse of :meth:`seat`, of the GPUs too."""
+        self.free = self.free.more(need.resources)
+        for port in [port for port, name in self.ports.items() if name == placement.name]:
+            del self.ports[port]
+        self.replicas[need.service] -= 1
+        for state in self.usable(placement.gpus):
+            state.leave(placement.name, need.service, need.memory_mib, need.compute or 0)
 
 
 class Fleet:

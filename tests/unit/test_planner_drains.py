@@ -1,0 +1,194 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Drained GPUs and hosts in a plan: nothing new comes, what is there leaves for a place elsewhere, and what finds none stays."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.module_utils import plan_record
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Resources
+from ansible_collections.gpuops.fleet.tests.unit import planner_checker
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import (
+    facts,
+    gpu,
+    gpu_facts,
+    host,
+    l40s,
+    manifest_text,
+    need,
+    place,
+    problem,
+    where,
+)
+
+CATALOGUE = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
+WORDS = "drained by lin (fan) until 2026-12-01"
+DRAIN = {"by": "lin", "reason": "fan", "since": "2026-11-21T12:00:00Z", "until": "2026-12-01T23:59:59Z", "force": False}
+SOFT, HARD = Drain(WORDS), Drain(WORDS, force=True)
+
+
+def test_a_drained_gpu_gets_nothing_new() -> None:
+    found = make_plan(problem([host(gpu(0, drain=SOFT), gpu(1))], [need(replicas=2)]))
+    assert [where(each)[:4] for each in found.placements] == ["h1/1", "h1/1"]
+    alone = make_plan(problem([host(gpu(0, drain=SOFT))], [need()]))
+    assert [(each.reason, each.help) for each in alone.unplaced] == [
+        (f"h1: 1 GPU {WORDS}", f"h1 GPU-h1-0 is {WORDS}: run playbook release")
+    ]
+
+
+def test_what_is_on_a_drained_gpu_goes_to_another_of_the_same_host_with_its_port_and_pushes_nobody_out() -> None:
+    world = problem(
+        [host(gpu(0, slices="1g.10gb@0", drain=SOFT), gpu(1, slices="3g.40gb@4"))],
+        [need("big", memory_mib=30000), need(ports=(("http", None),))],
+        [place("big", "1:3g.40gb@4"), place("ocr", "0:1g.10gb@0", http=18007)],
+    )
+    found = make_plan(world)
+    assert [(where(each), each.ports) for each in found.placements] == [("h1/1:3g.40gb@4", ()), ("h1/1:1g.10gb@0", (("http", 18007),))]
+    assert (found.unplaced, found.waiting, set(found.layouts)) == ((), (), {("h1", "GPU-h1-1")})
+
+
+@pytest.mark.parametrize("drain", [SOFT, HARD])
+def test_a_replica_without_a_place_elsewhere_stays_and_is_told_and_by_force_it_goes(drain: Drain) -> None:
+    old = place("ocr", "0:7g.80gb@0", http=18000)
+    world = problem([host(gpu(0, slices="7g.80gb@0", drain=drain))], [need(memory_mib=70000, ports=(("http", None),))], [old])
+    found = make_plan(world)
+    stays = not drain.force
+    assert (found.placements, found.waiting) == ((), (old,) if stays else ())
+    assert bool(found.layouts) is stays
+    assert found.unplaced[0].reason == f"its place, 7g.80gb@0 on h1 GPU-h1-0, is {WORDS}, and there is none elsewhere: h1: 1 GPU {WORDS}"
+    assert planner_checker.complaints(world, found) == []
+
+
+def test_who_stays_keeps_cpu_port_and_every_gpu_that_it_has() -> None:
+    """A whole-GPU replica on two GPUs of which one is drained: nobody gets the other one, nor its cores."""
+    old = place("train", "0,1", mode="whole", http=18000)
+    world = problem(
+        [host(l40s(0, drain=SOFT), l40s(1), name="h1", capacity=Resources(8, None, None, None))],
+        [
+            need("train", "exclusive", count=2, resources=Resources(6), ports=(("http", None),)),
+            need("aa", "exclusive", priority=99, resources=Resources(1)),
+            need("bb", "exclusive", priority=99, resources=Resources(4)),
+        ],
+        [old],
+    )
+    found = make_plan(world)
+    assert (found.placements, found.waiting) == ((), (old,))
+    assert [each.service for each in found.unplaced] == ["aa", "bb", "train"]
+    assert planner_checker.complaints(world, found) == []
+
+
+def test_what_one_gives_back_by_leaving_helps_those_who_were_asked_before() -> None:
+    """First 'aa' finds no cores on h2; then 'bb' leaves h2 for h3 and 'aa' takes its cores: a second plan would change nothing."""
+    world = problem(
+        [
+            host(gpu(0, "h1", slices="1g.10gb@0", drain=SOFT), name="h1"),
+            host(gpu(0, "h2", slices="1g.10gb@0", drain=SOFT), gpu(1, "h2", slices="1g.10gb@0"), name="h2", capacity=Resources(4)),
+            host(l40s(0, "h3"), name="h3", modes=("whole",)),
+        ],
+        [need("aa", priority=90, models=("a100",), resources=Resources(4)), need("bb", "exclusive", priority=10, resources=Resources(4))],
+        [place("aa", "0:1g.10gb@0", on="h1"), place("bb", "0", on="h2", mode="whole")],
+    )
+    found = make_plan(world)
+    assert [where(each) for each in found.placements] == ["h2/1:1g.10gb@0", "h3/0"]
+    again = make_plan(problem(world.hosts, world.needs, found.placements))
+    assert (again.placements, again.unplaced) == (found.placements, ())
+
+
+def test_a_share_and_a_place_whose_manifest_asks_for_more_by_now_leave_too() -> None:
+    hosts = [host(l40s(0, drain=SOFT), l40s(1), modes=("shared",))]
+    found = make_plan(
+        problem(hosts, [need("aa", "shared"), need("bb", "shared")], [place("aa", "0", mode="shared"), place("bb", "0", mode="shared")])
+    )
+    assert [where(each) for each in found.placements] == ["h1/1", "h1/1"]
+    grown = make_plan(problem([host(gpu(0, slices="1g.10gb@0", drain=SOFT))], [need(memory_mib=70000)], [place("ocr", "0:1g.10gb@0")]))
+    assert (grown.placements, grown.waiting, len(grown.unplaced)) == ((), (), 1)
+
+
+@pytest.mark.parametrize("drain", [SOFT, HARD])
+def test_an_adopted_service_stays_on_a_drained_gpu(drain: Drain) -> None:
+    old = place("old", "0:1g.10gb@0", http=9000)
+    found = make_plan(problem([host(gpu(0, slices="1g.10gb@0", drain=drain), gpu(1))], [need("old", adopted=True)], [old]))
+    assert (found.placements, found.unplaced) == ((old,), ())
+
+
+def test_a_pinned_gpu_that_is_drained_keeps_its_layout_and_loses_its_replicas() -> None:
+    from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Pin
+
+    pin = Pin("mig", (Slice(0, "3g.40gb"), Slice(4, "3g.40gb")))
+    world = problem(
+        [host(gpu(0, slices="3g.40gb@0 3g.40gb@4", pin=pin, drain=SOFT), gpu(1))], [need(memory_mib=30000)], [place("ocr", "0:3g.40gb@0")]
+    )
+    found = make_plan(world)
+    assert [where(each)[:4] for each in found.placements] == ["h1/1"]
+    assert found.layouts[("h1", "GPU-h1-0")].slices == pin.slices
+
+
+# A fleet, from facts
+
+
+def fleet(host_drain: t.Any = None, **gpu_drains: t.Any) -> dict[str, dict[str, t.Any]]:
+    """Hosts h1 and h2 with one A100 each; a drain by the host's name is that of its GPU."""
+    result = {}
+    for name in ("h1", "h2"):
+        known = facts([{**gpu_facts(0, name, slices="1g.10gb@0"), "drain": gpu_drains.get(name)}], drains_idle=[])
+        known["host"]["drain"] = host_drain if name == "h2" else None
+        result[name] = {"facts": known, "policy": {"fleet_environment": "production", "fleet_gpu_modes": ["mig"]}}
+    return result
+
+
+def plan(hosts: dict[str, dict[str, t.Any]], last: Planned | None = None) -> Planned:
+    texts = {name: (f"plans/{name}.yml", each.text) for name, each in last.plans.items()} if last else {}
+    return plan_fleet([("m/ocr.yml", manifest_text("ocr", replicas="2"))], texts, hosts, CATALOGUE, ["http"])
+
+
+def names(planned: Planned, host_name: str) -> list[str]:
+    return [plan_record.name_of(line) for line in planned.plans[host_name].data["services"]]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_plan_says_who_moved_and_why_and_a_second_plan_is_the_same_bytes(whole: bool) -> None:
+    first = plan(fleet())
+    assert (names(first, "h1"), names(first, "h2")) == (["ocr-1"], ["ocr-2"])
+    drained = fleet(DRAIN) if whole else fleet(h2=DRAIN)
+    second = plan(drained, first)
+    assert (names(second, "h1"), names(second, "h2")) == (["ocr-1", "ocr-2"], [])
+    assert any(line.endswith("moved from h2 GPU-h2-0 1g.10gb@0: it is drained") for line in second.table)
+    assert second.notes == [f"h2 GPU-h2-0 is {WORDS}: nothing stays on it"]
+    again = plan(drained, second)
+    assert {name: each.text for name, each in again.plans.items()} == {name: each.text for name, each in second.plans.items()}
+
+
+def test_who_stays_is_in_the_plan_of_the_host_and_in_the_list_of_those_without_a_place() -> None:
+    first = plan(fleet())
+    both = fleet(h1=DRAIN, h2={**DRAIN, "by": "ann", "reason": "dust", "until": None})
+    second = plan(both, first)
+    assert (names(second, "h1"), names(second, "h2")) == (["ocr-1"], ["ocr-2"])
+    assert {name: each.text for name, each in second.plans.items()} == {name: each.text for name, each in first.plans.items()}
+    assert second.unplaced[0]["reason"].startswith(f"its place, 1g.10gb@0 on h1 GPU-h1-0, is {WORDS}, and there is none elsewhere: ")
+    assert any(line.endswith("no place elsewhere, stays on h1 GPU-h1-0 1g.10gb@0") for line in second.table)
+    assert second.notes == [f"h1 GPU-h1-0 is {WORDS}: ocr-1 stay on it", "h2 GPU-h2-0 is drained by ann (dust): ocr-2 stay on it"]
+    forced = plan(fleet(h1=DRAIN, h2={**DRAIN, "force": True}), first)
+    assert (names(forced, "h1"), names(forced, "h2"), [each["replica"] for each in forced.unplaced]) == (["ocr-1"], [], [1, 2])
+
+
+def test_without_knowing_what_is_drained_nothing_is_planned() -> None:
+    hosts = fleet()
+    hosts["h2"]["facts"]["drains_idle"] = None
+    with pytest.raises(FleetError, match=r"^host h2: facts\.drains_idle: what is drained on this host could not be read"):
+        plan(hosts)
+
+
+def test_facts_that_were_published_before_there_were_drains_are_planned_as_ever() -> None:
+    hosts = fleet()
+    for each in hosts.values():
+        del each["facts"]["drains_idle"], each["facts"]["host"]["drain"], each["facts"]["gpus"][0]["drain"]
+    assert plan(hosts).unplaced == []
