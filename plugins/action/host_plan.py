@@ -12,7 +12,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import wish_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_work import managed_services
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_work import managed_services, mps_daemons
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import read_plan
@@ -23,13 +23,13 @@ def host_plan(host: str, plans: str, manifests: str) -> dict[str, t.Any]:
     path = os.path.join(plans, f"{host}.yml")
     text = door.read_text_or_none(path)
     if text is None:
-        return {"changed": False, "exists": False, "plan": None, "layout": [], "services": []}
+        return {"changed": False, "exists": False, "plan": None, "layout": [], "mps": [], "services": []}
     plan = read_plan(path, text).data
     if plan["host"] != host:
         wrong = f"this plan was made for host '{plan['host']}', not for '{host}'"
         raise read_yaml(text, path).error(("host",), wrong, "run playbook plan again")
     services = managed_services(plan, read_manifests(door.read_texts(manifests)), path)
-    return {"changed": False, "exists": True, "plan": dict(plan), "layout": wish_of(plan), "services": services}
+    return {"changed": False, "exists": True, "plan": dict(plan), "layout": wish_of(plan), "mps": mps_daemons(plan), "services": services}
 
 
 class ActionModule(ActionBase):

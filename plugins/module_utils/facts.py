@@ -13,17 +13,19 @@ import os
 import typing as t
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 
-from ansible_collections.gpuops.fleet.plugins.module_utils import host, plan_record
+from ansible_collections.gpuops.fleet.plugins.module_utils import drains, host, plan_record
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import ComposeProbe, Engine, absent, resolve_devices
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.holders import OpenFile, merge, open_files
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import GPU_IS_LOST, Nvml
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Found, GpuInstance, Handle, Mode, NvmlError, Process
+from ansible_collections.gpuops.fleet.plugins.module_utils.version import VERSION
 
 SCHEMA = 1
-COLLECTION = "0.1.0"
+COLLECTION = VERSION
 HOLDERS = "holders"
 CONTAINERS = "containers"
 
@@ -53,6 +55,7 @@ _UNREAD: _Facts = dict.fromkeys(
         "persistence",
         "compute_mode",
         "ecc",
+        "drain",
     )
 )
 
@@ -80,6 +83,7 @@ def collect(options: Options) -> _Facts:
     machine = host.read_host(options.proc_root, options.sys_root, options.os_release, options.shm_path, options.services_dir, notes)
     gpus = _GpuReader(options, notes)
     gpus.read(containers)
+    machine["drain"], idle = _read_drains(options, gpus.gpus, notes)
     facts: _Facts = {
         "schema": SCHEMA,
         "collection": COLLECTION,
@@ -93,12 +97,19 @@ def collect(options: Options) -> _Facts:
         },
         "geometries": gpus.geometries,
         "gpus": gpus.gpus,
+        "drains_idle": idle,
         "plan": notes.attempt("plan", lambda: plan_record.summary(plan_record.read(Path(options.state_dir)))),
     }
     if CONTAINERS in options.gather:
         facts["containers"] = containers
     facts["errors"] = notes.lines
     return facts
+
+
+def _read_drains(options: Options, gpus: list[_Facts], notes: host.Notes) -> tuple[_Facts | None, list[_Facts] | None]:
+    """(the drain of the whole host, drains that drain nothing here); None for the latter when what is drained could not be read."""
+    kept = notes.attempt("drains", lambda: drains.load(Path(options.state_dir)))
+    return (None, None) if kept is None else drains.describe(gpus, kept, datetime.now(timezone.utc))
 
 
 def _read_engine(options: Options, notes: host.Notes) -> tuple[_Facts, list[_Facts] | None]:

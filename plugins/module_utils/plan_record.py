@@ -85,9 +85,20 @@ def gpus_of(plan: _Line) -> list[str]:
 
 
 def device_of(line: _Line) -> tuple[tuple[str, ...], str, int]:
-    """What a service line stands on: its GPUs, and the profile and start of its slice ('' and -1 for a whole or shared GPU)."""
+    """What a service line stands on: its GPUs, and the profile and start of its slice ('' and -1 for a whole or shared GPU).
+
+    A GPU that is shared through MPS (``mps`` in place of a profile) is another thing than one that is shared by turns: exclusive mode
+    lets nobody on it who came without MPS.
+    """
     gpus = tuple(sorted(line["gpus"])) if "gpus" in line else (line["gpu"],)
-    return gpus, line.get("profile", ""), line.get("start", -1)
+    return gpus, line.get("profile", line.get("sharing", "")), line.get("start", -1)
+
+
+def devices_of(line: _Line) -> list[dict[str, t.Any]]:
+    """The variables of a replica's ``.env``, as module ``slice_env`` takes them: GPU_0 is its slice or GPU, GPU_1 the next GPU."""
+    gpus = line.get("gpus") or [line["gpu"]]
+    place = {key: line[key] for key in ("profile", "start") if line.get(key) is not None}
+    return [{"name": f"GPU_{number}", "gpu": gpu, **place} for number, gpu in enumerate(gpus)]
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,11 @@ facts:
           returned: always
           type: str
           sample: 4f1c3a52-98a1-4e0f-a6a5-2d3f0c1b7e11
+        service_manager:
+          description: Name of process 1, C(systemd) where the host agent can be installed; V(none) when O(proc_root) shows no process 1.
+          returned: always
+          type: str
+          sample: systemd
         cpus:
           description: Online CPUs.
           returned: always
@@ -183,6 +188,11 @@ facts:
           type: list
           elements: int
           sample: [22, 9100]
+        drain:
+          description: Who drained the whole host, as the C(drain) of a GPU; V(none) when nobody did.
+          returned: always
+          type: dict
+          sample: null
     driver:
       description: NVIDIA driver.
       returned: always
@@ -443,6 +453,36 @@ facts:
               returned: always
               type: bool
               sample: true
+        drain:
+          description: Who drained this GPU with M(gpuops.fleet.gpu_drain); V(none) when nobody did.
+          returned: always
+          type: dict
+          contains:
+            by:
+              description: Who.
+              returned: always
+              type: str
+              sample: lin
+            reason:
+              description: Why.
+              returned: always
+              type: str
+              sample: fan
+            since:
+              description: Since when.
+              returned: always
+              type: str
+              sample: '2026-11-21T12:00:00Z'
+            until:
+              description: Until when; V(none) without an end.
+              returned: always
+              type: str
+              sample: '2026-12-01T23:59:59Z'
+            force:
+              description: Whether what finds no place elsewhere has to go all the same.
+              returned: always
+              type: bool
+              sample: false
         holders:
           description: Who holds the GPU or a slice of it; V(none) when that could not be read in full.
           returned: when O(gather) has V(holders)
@@ -484,6 +524,14 @@ facts:
               returned: for V(open_file)
               type: str
               sample: /dev/nvidia0
+    drains_idle:
+      description:
+        - Drains on record that drain nothing, each with C(gpu) (V(none) for the whole host) and C(why), which is V(ended) when its time
+          is over and V(gone) when no GPU of the host has its UUID. V(none) when what is drained could not be read.
+      returned: always
+      type: list
+      elements: dict
+      sample: []
     plan:
       description: The plan that the host carries; V(none) when it carries none.
       returned: always

@@ -63,6 +63,12 @@ layout:
   type: list
   elements: dict
   sample: [{gpu: GPU-5c1f, mig: true, instances: [{profile: 3g.40gb, start: 0}]}]
+mps:
+  description: The GPUs that services share through MPS, for M(gpuops.fleet.mps).
+  returned: success
+  type: list
+  elements: dict
+  sample: [{gpu: GPU-5c1f}]
 services:
   description: The replicas that the collection itself starts on this host. Adopted services are not among them.
   returned: success

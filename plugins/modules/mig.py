@@ -17,7 +17,10 @@ description:
     What is already as wished stays, with the containers on it; GPUs that are not named are not touched.
   - Before the first change the module proves, from the placements that the driver reports, that every wish can stand on its GPU.
     One impossible wish, or one slice in use that would have to go, and nothing is changed on any GPU.
-  - If a step fails, the layout from before is put back and the message says which step failed, with NVML's own word.
+  - In use is what a process computes on or has open, what a container that is not removed asked for by name, running or not,
+    and what a virtual machine was given. An engine that does not answer counts as one that holds everything.
+  - If a step fails, the layout from before is put back and the message says which step failed, with NVML's own word. While an error lasts,
+    everything that can be is put back, and the message names the slices that are missing.
     If the module or the host dies in the middle, the next run brings the GPUs to the wish from wherever they are.
   - A profile is found by its compute slices and attributes, however a driver rounded its GB, so that V(3g.39gb) finds V(3g.40gb).
   - A mode that is not in force after the run is in RV(pending), with the reason. No slice is made on such a GPU.
@@ -27,6 +30,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.attributes.door
   - gpuops.fleet.host
+  - gpuops.fleet.host.kernel
 attributes:
   check_mode:
     support: full
@@ -34,6 +38,7 @@ attributes:
       - Predicts the steps that a run takes.
       - A board whose mode change may wait for a reset (Ampere) is predicted to wait.
         If the driver brings the mode into force at once, the run goes on and makes the slices as well.
+      - That a virtual machine cannot reset its GPU is known before where the kernel offers no reset, else only when C(nvidia-smi) says so.
       - Drivers up to R535 show what a board can be cut into only while MIG is on. Until then, where a slice will be is known after apply.
 options:
   layout:
@@ -61,25 +66,28 @@ options:
         elements: dict
         suboptions:
           profile:
-            description: MIG profile, as in V(1g.10gb) or V(1g.10gb+me).
+            description:
+              - MIG profile, as in V(1g.10gb) or V(1g.10gb+me).
+              - V(1c.3g.20gb) is a compute instance of one compute slice in a slice 3g.20gb. Several share one such slice as far as it holds them.
             type: str
             required: true
           start:
             description:
               - Memory slice at which it starts.
-              - If left out, one is chosen so that the fewest slices that exist have to go.
+              - If left out, one is chosen so that the fewest slices that exist have to go, and then so that what stays free is of most use.
             type: int
           count:
-            description: How many of them; only without O(layout[].instances[].start).
+            description: How many of them; only without O(layout[].instances[].start), or for compute instances.
             type: int
             default: 1
           compute:
             description:
               - What is made of the slice's compute instances, without which nobody can use it.
-              - With V(full), a slice that has none is given one that fills it.
+              - With V(full), a slice that has none is given one that fills it. One that is cut further stays so.
+              - With V(exact), it has one that fills it and no other. So layout files are read.
               - With V(keep), a slice that is there keeps what it has, even nothing; only with O(layout[].instances[].start).
             type: str
-            choices: [full, keep]
+            choices: [full, exact, keep]
             default: full
   config:
     description:
@@ -106,16 +114,54 @@ options:
       - Name or path of the program that resets a GPU, for which NVML has no call.
     type: path
     default: nvidia-smi
+  drain:
+    description:
+      - If containers of this collection (label C(gpuops.service)) are in the way and nobody else is, name them in RV(drain) and change nothing,
+        instead of failing. Whoever asked stops them and calls again.
+    type: bool
+    default: false
+    version_added: 0.2.0
+  drained:
+    description:
+      - Replicas (compose projects) that were stopped for this change.
+      - In check mode, where they still run, they count as stopped. Otherwise it has no effect.
+    type: list
+    elements: str
+    default: []
+    version_added: 0.2.0
+  driver_services:
+    description:
+      - Systemd units that hold the driver. Those of them that run are stopped while a GPU changes its mode or is reset,
+        and started again whatever happens; after a crash, the next run starts them.
+    type: list
+    elements: str
+    default: []
+    version_added: 0.2.0
+  systemctl:
+    description:
+      - Name or path of the program that stops and starts them. A host without it has no such services.
+    type: path
+    default: systemctl
+    version_added: 0.2.0
+  remember:
+    description:
+      - Whether the host keeps this layout to bring it back after a boot, which C(gpuops-fleet-agent restore) does.
+    type: bool
+    default: true
+    version_added: 0.2.0
   lease:
     description:
       - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease).
       - It is checked before each step. Without it, the module refuses to change a host that somebody has leased.
     type: str
-  proc_root:
+  docker_socket:
     description:
-      - Where the kernel's C(proc) file system is mounted.
+      - Unix socket of the Docker engine. Empty, or where no such file is, the host has no engine.
     type: path
-    default: /proc
+    default: /var/run/docker.sock
+    version_added: 0.2.0
+  sys_root:
+    version_added: 0.2.0
 requirements:
   - nvidia-ml-py (Python package) on the host
   - root
@@ -223,6 +269,39 @@ layout:
       type: list
       elements: dict
       sample: [{profile: 1g.20gb, start: 6, uuid: MIG-2d2f8f7e-6b0a-5a57-8c88-1f0f0f3b6f0e}]
+drain_needed:
+  description: Whether somebody has to be stopped first. Nothing was changed then.
+  returned: success
+  type: bool
+  sample: false
+drain:
+  description: Containers of this collection that are in the way, with O(drain=true).
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    service:
+      description: The service, by the container's label.
+      type: str
+      sample: receipt-ocr
+    name:
+      description: The replica, which is the compose project.
+      type: str
+      sample: receipt-ocr-1
+    container:
+      description: Name of the container.
+      type: str
+      sample: receipt-ocr-1-app-1
+    pids:
+      description: Its processes on the GPU.
+      type: list
+      elements: int
+      sample: [4242]
+    slices:
+      description: What it holds, each with RV(ignore:gpu), and RV(ignore:profile) and RV(ignore:start) unless it is the GPU itself.
+      type: list
+      elements: dict
+      sample: [{gpu: GPU-5c1f, profile: 1g.20gb, start: 6}]
 notes:
   description: What else is worth knowing, such as an earlier run that did not come to its end.
   returned: success
@@ -242,7 +321,7 @@ _INSTANCE: dict[str, t.Any] = {
     "profile": {"type": "str", "required": True},
     "start": {"type": "int"},
     "count": {"type": "int", "default": 1},
-    "compute": {"type": "str", "choices": ["full", "keep"], "default": "full"},
+    "compute": {"type": "str", "choices": ["full", "exact", "keep"], "default": "full"},
 }
 _GPU: dict[str, t.Any] = {
     "gpu": {"type": "str", "required": True},
@@ -256,9 +335,16 @@ SPEC: dict[str, t.Any] = {
     "selectors": {"type": "list", "elements": "dict", "default": []},
     "reset": {"type": "bool", "default": False},
     "nvidia_smi": {"type": "path", "default": "nvidia-smi"},
+    "drain": {"type": "bool", "default": False},
+    "drained": {"type": "list", "elements": "str", "default": []},
+    "driver_services": {"type": "list", "elements": "str", "default": []},
+    "systemctl": {"type": "path", "default": "systemctl"},
+    "remember": {"type": "bool", "default": True},
     "lease": {"type": "str", "no_log": True},
     "state_dir": {"type": "path", "default": "/var/lib/gpuops-fleet"},
     "proc_root": {"type": "path", "default": "/proc"},
+    "sys_root": {"type": "path", "default": "/sys"},
+    "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
 }
 
 
@@ -273,6 +359,13 @@ def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
         reset=params["reset"],
         token=params["lease"],
         check=check,
+        sys_root=Path(params["sys_root"]),
+        docker_socket=params["docker_socket"],
+        drain=params["drain"],
+        drained=tuple(params["drained"]),
+        driver_services=tuple(params["driver_services"]),
+        systemctl=params["systemctl"],
+        remember=params["remember"],
     )
     result = apply(params["layout"], params["selectors"], options)
     waits = bool(result.pending)
@@ -284,6 +377,8 @@ def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
         "reset_required": waits,
         "reboot_required": waits,
         "layout": result.layout,
+        "drain_needed": bool(result.drain),
+        "drain": result.drain,
         "notes": result.notes,
     }
 
