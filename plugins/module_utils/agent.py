@@ -20,17 +20,12 @@ from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.module_utils import agent_config
 from ansible_collections.gpuops.fleet.plugins.module_utils.agent_config import Config
+from ansible_collections.gpuops.fleet.plugins.module_utils.commands import say
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.lease import LeaseError
 from ansible_collections.gpuops.fleet.plugins.module_utils.version import VERSION
 
 WELL, FAILED, USELESS, HELD = 0, 1, 2, 3
-
-
-def _say(line: str) -> None:
-    """One whole line at once: several threads speak, and the journal shall not mix them."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 def _complain(line: str) -> None:
@@ -44,11 +39,11 @@ def _module(name: str) -> t.Any:
 
 
 def _restore(config: Config) -> int:
-    return _told(_module("restore").restore(config, _say))
+    return _told(_module("restore").restore(config, say))
 
 
 def _services(config: Config) -> int:
-    return _told(_module("services").bring_up(config, say=_say))
+    return _told(_module("services").bring_up(config, say=say))
 
 
 def _watch(config: Config) -> int:
@@ -57,9 +52,9 @@ def _watch(config: Config) -> int:
 
 def _status(config: Config) -> int:
     lines, well = _module("services").describe(config)
-    _say(f"gpuops.fleet {VERSION}")
+    say(f"gpuops.fleet {VERSION}")
     for line in lines:
-        _say(line)
+        say(line)
     return WELL if well else FAILED
 
 
@@ -96,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(_module("mps").main(given[1:]))
     asked = parser.parse_args(given)
     if asked.verb == "version":
-        _say(VERSION)
+        say(VERSION)
         return WELL
     try:
         config = agent_config.read(asked.config)
@@ -115,4 +110,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

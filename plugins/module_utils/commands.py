@@ -1,13 +1,14 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Other programs, run with a deadline."""
+"""Other programs, run with a deadline; and what the host agent says."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 import typing as t
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,12 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 
 # A process that waits in the kernel may outlive its SIGKILL; nobody waits for it longer than this.
 _KILL_SECONDS = 5.0
+
+
+def say(line: str) -> None:
+    """One whole line on stdout at once: several threads speak, and the host's journal, which adds the time, shall not mix them."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import typing as t
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 
@@ -221,7 +221,7 @@ def why_not(geometry: Geometry, slices: Sequence[Slice]) -> str | None:
 
 
 def _too_many(geometry: Geometry, profiles: Sequence[Profile]) -> str | None:
-    """The two rules that do not depend on where a slice starts: how often a profile may be there, and the sum of compute slices."""
+    """The rules that do not depend on where a slice starts: how often a profile may be there, and the sums of compute and memory slices."""
     counts = Counter(profiles)
     for profile in sorted(counts, key=_by_size):
         if counts[profile] > profile.max:
@@ -229,6 +229,9 @@ def _too_many(geometry: Geometry, profiles: Sequence[Profile]) -> str | None:
     need = sum(profile.slices for profile in profiles)
     if need > geometry.compute_slices:
         return f"together they need {need} compute slices and the board has {geometry.compute_slices}"
+    need = sum(profile.size for profile in profiles)
+    if need > geometry.memory_slices:
+        return f"together they need {need} memory slices and the board has {geometry.memory_slices}"
     return None
 
 
@@ -248,6 +251,53 @@ def place(geometry: Geometry, fixed: Sequence[Slice], wanted: Sequence[str]) -> 
 
 def place_near(geometry: Geometry, fixed: Sequence[Slice], wanted: Sequence[str], present: Mapping[Slice, int]) -> list[Slice] | None:
     """As :func:`place`, but of all legal choices one with the greatest sum of weights of ``present`` slices that it uses again."""
+    return _place(geometry, fixed, wanted, present, lambda _taken: ())
+
+
+def place_best(geometry: Geometry, fixed: Sequence[Slice], wanted: Sequence[str], present: Mapping[Slice, int]) -> list[Slice] | None:
+    """As :func:`place_near`, but of all that are equal in weight the one that leaves the most useful free space, then the lowest starts.
+
+    Useful is what another slice could begin in tomorrow, the large ones first: of the largest profile that the board's count and its
+    compute slices still allow, as many as possible side by side, then of the next smaller one, and so on. A single 1g.10gb on an empty
+    A100 so goes to memory slice 6: 4g.40gb, three 2g.20gb or three 1g.20gb could still stand beside it.
+    """
+    held = [find_profile(geometry, name) for name in (*(one.profile for one in fixed), *wanted)]
+    return _place(geometry, fixed, wanted, present, _usefulness(geometry, held))
+
+
+_Leaf = t.Callable[[int], tuple[int, ...]]
+
+
+def _usefulness(geometry: Geometry, held: Sequence[Profile]) -> _Leaf:
+    """What the memory slices that are left free by ``held`` are good for, by the mask of those that are taken; greater is better."""
+    counts = Counter(held)
+    left = geometry.compute_slices - sum(profile.slices for profile in held)
+    shapes: dict[tuple[int, int, tuple[int, ...]], int] = {}
+    for profile in geometry.profiles:
+        shape = (-profile.size, -profile.slices, tuple(sorted(profile.starts)))
+        most = min(profile.max - counts[profile], left // profile.slices)
+        shapes[shape] = max(most, shapes.get(shape, 0))
+    ordered = [(-size, starts, shapes[size, slices, starts]) for size, slices, starts in sorted(shapes)]
+
+    @cache
+    def useful(taken: int) -> tuple[int, ...]:
+        return tuple(min(most, _side_by_side(size, starts, taken)) for size, starts, most in ordered)
+
+    return useful
+
+
+def _side_by_side(size: int, starts: Sequence[int], taken: int) -> int:
+    """How many slices of one size fit between what is taken; beginning each as early as it goes is the most."""
+    count, end = 0, 0
+    for start in starts:
+        if start >= end and not _mask(start, size) & taken:
+            count, end = count + 1, start + size
+    return count
+
+
+def _place(
+    geometry: Geometry, fixed: Sequence[Slice], wanted: Sequence[str], present: Mapping[Slice, int], leaf: _Leaf
+) -> list[Slice] | None:
     profiles = [find_profile(geometry, name) for name in wanted]
     held = [find_profile(geometry, one.profile) for one in fixed]
     if not legal(geometry, fixed) or _too_many(geometry, held + profiles) is not None:
@@ -257,29 +307,35 @@ def place_near(geometry: Geometry, fixed: Sequence[Slice], wanted: Sequence[str]
         mask |= _mask(one.start, profile.size)
     # larger first: their few starts decide; equal ones stand together so that their order is never searched twice
     order = sorted(range(len(profiles)), key=lambda i: (-profiles[i].size, -profiles[i].slices, profiles[i].name, i))
-    starts = _best_starts([profiles[i] for i in order], mask, present)
+    starts = _best_starts([profiles[i] for i in order], mask, present, leaf)
     if starts is None:
         return None
     result = {i: Slice(start, profiles[i].name) for i, start in zip(order, starts)}
     return [result[i] for i in range(len(profiles))]
 
 
-def _best_starts(profiles: Sequence[Profile], mask: int, present: Mapping[Slice, int]) -> tuple[int, ...] | None:
-    """Starts, one for each profile, of greatest weight, then the lowest ones; exact, each (profile, taken memory) is solved once."""
-    known: dict[tuple[int, int, int], tuple[int, tuple[int, ...]] | None] = {}
+_Choice = tuple[int, tuple[int, ...], tuple[int, ...]]  # weight, what the free space is good for, starts
 
-    def solve(index: int, taken: int, after: int) -> tuple[int, tuple[int, ...]] | None:
+
+def _best_starts(profiles: Sequence[Profile], mask: int, present: Mapping[Slice, int], leaf: _Leaf) -> tuple[int, ...] | None:
+    """Starts, one for each profile: of greatest weight, then of the greatest ``leaf`` value of what is taken in the end, then the lowest.
+
+    Exact, and each (profile, taken memory) is solved once.
+    """
+    known: dict[tuple[int, int, int], _Choice | None] = {}
+
+    def solve(index: int, taken: int, after: int) -> _Choice | None:
         if index == len(profiles):
-            return 0, ()
+            return 0, leaf(taken), ()
         key = (index, taken, after)
         if key not in known:
             known[key] = search(index, taken, after)
         return known[key]
 
-    def search(index: int, taken: int, after: int) -> tuple[int, tuple[int, ...]] | None:
+    def search(index: int, taken: int, after: int) -> _Choice | None:
         profile = profiles[index]
         twin_next = index + 1 < len(profiles) and profiles[index + 1] == profile
-        best: tuple[int, tuple[int, ...]] | None = None
+        best: _Choice | None = None
         for start in sorted(profile.starts):
             own = _mask(start, profile.size)
             if start <= after or own & taken:
@@ -287,12 +343,12 @@ def _best_starts(profiles: Sequence[Profile], mask: int, present: Mapping[Slice,
             rest = solve(index + 1, taken | own, start if twin_next else -1)
             if rest is not None:
                 weight = rest[0] + present.get(Slice(start, profile.name), 0)
-                if best is None or weight > best[0]:
-                    best = weight, (start, *rest[1])
+                if best is None or (weight, rest[1]) > best[:2]:
+                    best = weight, rest[1], (start, *rest[2])
         return best
 
     found = solve(0, mask, -1)
-    return None if found is None else found[1]
+    return None if found is None else found[2]
 
 
 def why_not_place(geometry: Geometry, fixed: Sequence[Slice], wanted: Sequence[str]) -> str | None:
@@ -302,9 +358,43 @@ def why_not_place(geometry: Geometry, fixed: Sequence[Slice], wanted: Sequence[s
         names = [*(one.profile for one in fixed), *wanted]
         problem = _too_many(geometry, [find_profile(geometry, name) for name in names])
     if problem is None and place(geometry, fixed, wanted) is None:
+        for name in sorted(wanted, key=lambda name: _by_size(find_profile(geometry, name)), reverse=True):
+            taken = obstacles(geometry, name, fixed)
+            if taken is not None:
+                return f"{starts_text(geometry, name)}, which {_all(taken)} {'take' if len(taken) > 1 else 'takes'}"
         beside = f" beside {', '.join(str(one) for one in sorted(fixed))}" if fixed else ""
         problem = f"there are no free memory slices in a row for {layout_text(geometry, wanted)}{beside}"
     return problem
+
+
+def starts_text(geometry: Geometry, name: str) -> str:
+    """'4g.40gb can only start at memory slice 0'"""
+    profile = find_profile(geometry, name)
+    return f"{profile.name} can only start at memory slice {_either(sorted(profile.starts))}"
+
+
+def obstacles(geometry: Geometry, name: str, slices: Sequence[Slice]) -> list[Slice] | None:
+    """Those of ``slices`` that keep this profile from every place where it may start; None when a place is left."""
+    profile = find_profile(geometry, name)
+    found: set[Slice] = set()
+    for start in profile.starts:
+        here = {one for one in slices if overlap(geometry, one, Slice(start, profile.name))}
+        if not here:
+            return None
+        found |= here
+    return sorted(found)
+
+
+def overlap(geometry: Geometry, one: Slice, other: Slice) -> bool:
+    """Whether two slices share a memory slice."""
+    masks = [_mask(each.start, find_profile(geometry, each.profile).size) for each in (one, other)]
+    return bool(masks[0] & masks[1])
+
+
+def _all(words: Sequence[t.Any]) -> str:
+    """'0, 2 and 4'"""
+    texts = [str(word) for word in words]
+    return " and ".join(part for part in (", ".join(texts[:-1]), texts[-1]) if part)
 
 
 @lru_cache(maxsize=64)
@@ -410,16 +500,20 @@ def better_layouts(geometry: Geometry, slices: Sequence[Slice], limit: int = 3) 
     return [_layout(geometry, counts, slices) for counts in ranked[:limit]]
 
 
-def nearest_layouts(geometry: Geometry, wanted: Sequence[str], limit: int = 3) -> list[Layout]:
-    """Legal layouts that come nearest to a wish that cannot stand: most of its slices, fewest others, most memory."""
+def nearest_layouts(geometry: Geometry, wanted: Sequence[str], limit: int = 3, fixed: Sequence[Slice] = ()) -> list[Layout]:
+    """Legal layouts that come nearest to a wish that cannot stand: most of its slices, fewest others, most memory.
+
+    ``fixed``: slices that stay in any case, each where it is.
+    """
     profiles = [find_profile(geometry, name) for name in wanted]
-    return [_layout(geometry, counts, ()) for counts in _nearest(geometry, profiles)[:limit]]
+    return [_layout(geometry, counts, (), fixed) for counts in _nearest(geometry, profiles, fixed)[:limit]]
 
 
-def _nearest(geometry: Geometry, wish: Sequence[Profile]) -> list[_Counts]:
+def _nearest(geometry: Geometry, wish: Sequence[Profile], fixed: Sequence[Slice] = ()) -> list[_Counts]:
     """Non-empty multisets of plain profiles and those of ``wish``: most in common with it first, then fewest others, most MiB, name."""
     wanted = Counter(wish)
-    usable = tuple(profile for profile in geometry.profiles if profile in wanted or not name_parts(profile.name)[2])
+    stay = [find_profile(geometry, one.profile) for one in fixed]
+    usable = tuple(profile for profile in geometry.profiles if profile in (*wanted, *stay) or not name_parts(profile.name)[2])
     plain = Geometry(geometry.compute_slices, geometry.memory_slices, usable)
 
     def rank(counts: _Counts) -> tuple[int, int, int, str]:
@@ -427,18 +521,26 @@ def _nearest(geometry: Geometry, wish: Sequence[Profile]) -> list[_Counts]:
         other = sum(count for _profile, count in counts) - kept
         return (-kept, other, -sum(profile.memory_mib * count for profile, count in counts), _text(counts))
 
-    return sorted((counts for counts in _multisets(plain, ()) if counts), key=rank)
+    found = []
+    for counts in _multisets(plain, tuple(sorted(fixed))):
+        for profile in stay:
+            counts = _one_more(counts, profile)
+        if counts:
+            found.append(counts)
+    return sorted(found, key=rank)
 
 
 def _text(counts: _Counts) -> str:
     return " + ".join(f"{count}x{profile.name}" if count > 1 else profile.name for profile, count in counts)
 
 
-def _layout(geometry: Geometry, counts: _Counts, present: Sequence[Slice]) -> Layout:
-    """A multiset as a layout whose slices start where present ones do, as far as that goes."""
+def _layout(geometry: Geometry, counts: _Counts, present: Sequence[Slice], fixed: Sequence[Slice] = ()) -> Layout:
+    """A multiset as a layout whose slices start where present ones do, as far as that goes; ``fixed`` are among them for certain."""
     names = [profile.name for profile in _each(counts)]
-    slices = place_near(geometry, (), names, dict.fromkeys(present, 1))
-    return Layout(_text(counts), tuple(sorted(slices or ())), sum(profile.memory_mib for profile in _each(counts)))
+    for one in fixed:
+        names.remove(find_profile(geometry, one.profile).name)
+    slices = place_near(geometry, fixed, names, dict.fromkeys(present, 1))
+    return Layout(_text(counts), tuple(sorted((*fixed, *(slices or ())))), sum(profile.memory_mib for profile in _each(counts)))
 
 
 def layout_text(geometry: Geometry, names: Sequence[str]) -> str:

@@ -6,6 +6,9 @@
 NVML names processes that have a context. A process that only holds the file (a monitor, a daemon, a shell in a container) is not among
 them, yet it keeps a mode from changing and a reset from working, so ``/proc`` is walked as well. Holders are dicts of the facts:
 ``{pid, process, user, container, slice: {gi, ci} | None, kind: compute | graphics | mps | open_file, path?}``.
+
+A container holds what its device request names for as long as it is not removed, and a virtual machine what was handed to it; both without
+a process that this host could see.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.engine import HTTP_NOT_FOUND, PROBE_LABEL, Engine, EngineError, parse_container
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Process
 
 OPEN_FILE = "open_file"
@@ -28,6 +32,7 @@ _CAPABILITY = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d+)")
 # /proc/driver/nvidia-caps/mig-minors: "gpu0/gi1/access 12" and "gpu0/gi1/ci0/access 13", for every pair that may ever exist.
 _MIG_MINOR = re.compile(r"gpu(\d+)/gi(\d+)/(?:ci(\d+)/)?access (\d+)")
 _CONTAINER = re.compile(r"[0-9a-f]{64}")
+_UNIT = re.compile(r"/([^/\s]+\.service)(?:/|$)", re.MULTILINE)
 _DELETED = " (deleted)"  # the kernel's mark on a file that has no name any more
 
 
@@ -161,3 +166,49 @@ def _holder(proc_root: str, pid: int, kind: str, gi: int | None, ci: int | None)
 def _order(holder: Mapping[str, t.Any]) -> tuple[int, int, int, str]:
     place = holder["slice"] or {"gi": -1, "ci": -1}
     return holder["pid"], place["gi"], -1 if place["ci"] is None else place["ci"], holder["kind"]
+
+
+def unit_of(proc_root: str, pid: int) -> str | None:
+    """The systemd unit that a process belongs to, by its control group; None for one that belongs to no service."""
+    found = _UNIT.search(_text(Path(proc_root) / str(pid) / "cgroup"))
+    return found.group(1) if found else None
+
+
+def containers(socket: str) -> list[dict[str, t.Any]]:
+    """Every container that is not removed, as in the facts; ``devices`` are those that it asked for.
+
+    A privileged container may open every device and asked for none: what it has open is seen as open files. EngineError when the engine
+    does not answer; none when there is no socket, for then there is no engine.
+    """
+    if not socket or not os.path.exists(socket):
+        return []
+    found = []
+    with Engine(socket) as engine:
+        for entry in engine.get("/containers/json?all=1"):
+            if PROBE_LABEL in (entry.get("Labels") or {}):
+                continue
+            try:
+                detail = engine.get(f"/containers/{entry['Id']}/json")
+            except EngineError as error:
+                if error.status == HTTP_NOT_FOUND:  # it went away meanwhile
+                    continue
+                raise
+            found.append(parse_container({**detail, "HostConfig": {**(detail.get("HostConfig") or {}), "Privileged": False}}))
+    return sorted(found, key=lambda container: str(container["name"]))
+
+
+def machine_users(sys_root: str, pci: str) -> list[str]:
+    """What of this GPU was handed to virtual machines, in words: virtual functions (with vfio-pci or a vGPU type), mdev devices."""
+    device = Path(sys_root) / "bus" / "pci" / "devices" / pci
+    functions = sorted(link.resolve() for link in device.glob("virtfn*"))
+    found = []
+    for function in functions:
+        kind = _text(function / "nvidia" / "current_vgpu_type").strip()
+        if (function / "driver").resolve().name == "vfio-pci":
+            found.append(f"virtual function {function.name} (bound to vfio-pci)")
+        elif kind not in ("", "0"):
+            found.append(f"virtual function {function.name} (vGPU type {kind})")
+    for link in sorted((Path(sys_root) / "bus" / "mdev" / "devices").glob("*")):
+        if {device.resolve(), *functions} & set(link.resolve().parents):
+            found.append(f"mdev {link.name}")
+    return found

@@ -13,6 +13,7 @@ import contextlib
 import json
 import os
 import typing as t
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -81,31 +82,85 @@ def read_json(path: Path) -> dict[str, t.Any] | None:
     return data
 
 
+@dataclass(frozen=True)
+class Unfinished:
+    """What an earlier change left: layouts to go back to and wished ones, by GPU, and services that it had stopped.
+
+    ``words``: a sentence about it, None when there is nothing to say.
+    """
+
+    words: str | None = None
+    before: t.Mapping[str, t.Any] = field(default_factory=dict)
+    wish: t.Mapping[str, t.Any] = field(default_factory=dict)
+    stopped: tuple[str, ...] = ()
+
+
 class Journal:
-    """What a change set out to do, on disk before its first step: ``{state: open | closed, before, steps, outcome}``."""
+    """What a change set out to do, on disk before its first step.
+
+    ``{state: open | closed, before: {GPU: ...}, wish: {GPU: ...}, steps, outcome, stopped}``. It stays open for a GPU that is neither as
+    wished nor as before; GPUs that a later change does not name keep their lines until one does.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def unfinished(self) -> str | None:
-        """A sentence about a change that began and never ended, because its process or the host died; None when there is none."""
+    def unfinished(self, repair: bool = True) -> Unfinished:
+        """What a change that began and never ended left, because its process or the host died or an error lasted.
+
+        A file that is torn or foreign must stop nobody: it is put aside, beside its place, unless ``repair`` is False.
+        """
         try:
             entry = read_json(self.path)
         except FleetError as error:
-            return f"the journal of earlier changes is of no use ({error})"
+            return Unfinished(f"the journal of earlier changes is of no use ({error})" + (self._put_aside() if repair else ""))
         if entry is None or entry.get("state") != "open":
-            return None
-        steps = entry.get("steps") or []
-        return f"an earlier change did not come to its end; it had {len(steps)} steps: {'; '.join(map(str, steps))}"
+            return Unfinished()
+        maps = [value if isinstance(value, dict) else {} for value in (entry.get("before"), entry.get("wish"))]
+        steps, stopped = (value if isinstance(value, list) else [] for value in (entry.get("steps"), entry.get("stopped")))
+        words = f"an earlier change did not come to its end; it had {len(steps)} steps: {'; '.join(map(str, steps))}"
+        return Unfinished(words, maps[0], maps[1], tuple(map(str, stopped)))
 
-    def open(self, before: t.Mapping[str, t.Any], steps: t.Sequence[str]) -> None:
-        """Record the state to go back to, and what is about to be done."""
-        write_json(self.path, {"state": "open", "before": dict(before), "steps": list(steps), "outcome": None})
-
-    def close(self, outcome: str) -> None:
-        """The change came to an end: ``done``, or in words what went wrong and what was put back."""
+    def _put_aside(self) -> str:
+        aside = self.path.with_name(self.path.name + ".unreadable")
         try:
-            entry = read_json(self.path) or {}
+            os.replace(self.path, aside)
+        except OSError as error:
+            return f"; it cannot be put aside: {error.strerror}"
+        return f"; it lies at {aside} now"
+
+    def begin(self, before: t.Mapping[str, t.Any], wish: t.Mapping[str, t.Any], steps: t.Sequence[str]) -> None:
+        """Record the state to go back to, the wish and what is about to be done. What was unfinished of other GPUs stays recorded."""
+        old = self.unfinished()
+        # Of a GPU that an earlier change left half done, the layout before that one is the old one.
+        entry = {
+            "before": {**before, **old.before},
+            "wish": {**old.wish, **wish},
+            "steps": list(steps),
+            "outcome": None,
+            "stopped": list(old.stopped),
+        }
+        write_json(self.path, {"state": "open", **entry})
+
+    def stop(self, units: t.Iterable[str]) -> None:
+        """Record services that are about to be stopped, so that a crash does not leave them so."""
+        entry = self._entry()
+        write_json(self.path, {**entry, "state": "open", "stopped": sorted({*entry.get("stopped", ()), *units})})
+
+    def finish(self, outcome: str, left: t.Collection[str] = (), stopped: t.Sequence[str] = ()) -> None:
+        """The change came to an end: ``done``, or in words what went wrong and what was put back.
+
+        ``left``: GPUs that are neither as wished nor as before. ``stopped``: services that could not be started again.
+        """
+        entry = self._entry()
+        if left:
+            for key in ("before", "wish"):
+                entry[key] = {gpu: line for gpu, line in (entry.get(key) or {}).items() if gpu in left}
+        state = "open" if left or stopped else "closed"
+        write_json(self.path, {**entry, "state": state, "outcome": outcome, "stopped": list(stopped)})
+
+    def _entry(self) -> dict[str, t.Any]:
+        try:
+            return read_json(self.path) or {}
         except FleetError:
-            entry = {}  # somebody damaged it; that the change ended is worth more than what it was
-        write_json(self.path, {**entry, "state": "closed", "outcome": outcome})
+            return {}  # somebody damaged it; that the change ended is worth more than what it was

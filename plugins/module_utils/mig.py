@@ -3,15 +3,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """From a wished MIG layout and a GPU as it is to the smallest list of steps, or to the reason why there is none. Pure.
 
-What is already as wished stays. Where a wish leaves the start open, the start is chosen so that the fewest instances go, busy
-ones last of all. Everything that can be refused is refused here, before anything is changed; ``mig_run`` carries steps out.
+What already is as wished stays. Where a wish leaves the start open, the start is chosen so that no slice in use goes if that can be,
+then so that the fewest GPU instances are destroyed and created, then so that the most useful free space is left
+(``geometry.place_best``). Everything that can be refused is refused here, before anything is changed; ``mig_run`` carries steps out.
 """
 
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import (
@@ -19,58 +21,57 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import (
     Slice,
     find_profile,
     layout_text,
+    name_parts,
     nearest_layouts,
-    place_near,
+    obstacles,
+    overlap,
+    place_best,
+    starts_text,
     why_not_place,
 )
+from ansible_collections.gpuops.fleet.plugins.module_utils.mig_wish import Wanted, Wish
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Mode
 
-# Which instance to keep when not all can stay: any number of idle ones goes before one in use, and among equals the one
-# that nobody can use (no compute instance) goes first.
-_KEEP, _KEEP_USABLE, _KEEP_BUSY = 100, 1, 100_000
-# More than any board has memory slices; a larger count would only make the search for places long.
-MOST_INSTANCES = 64
+# Which instances to keep when not all can stay: one in use outweighs any number of idle ones, and what they are cut into counts last.
+_KEEP, _KEEP_AS_WISHED, _KEEP_USABLE, _KEEP_BUSY = 1000, 2, 1, 1_000_000
 
 RESET_REQUIRED = "it waits for a reset of the GPU"
+GUEST_REBOOT = "it waits until the guest reboots, for this virtual machine cannot reset the GPU"
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """One wished slice. ``start`` None: anywhere. ``compute``: ids of its compute instance profiles; None: any, or one that fills it.
+class Holder:
+    """Who uses a GPU or a slice. ``text`` says it in full; ``who`` in a word: the service, project, container or process.
 
-    ``keep``: if the slice stands, its compute instances are left as they are, even none.
+    ``service``: its label, for a container of this collection; ``name`` is then the compose project, which is the replica's name.
     """
 
-    profile: str
-    start: int | None = None
-    compute: tuple[int, ...] | None = None
-    keep: bool = False
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What one GPU shall be: MIG on or off, and all the slices it shall have (None: those that it has).
-
-    ``source``: file and line of the entry that says so, for messages.
-    """
-
-    gpu: str
-    mig: bool
-    slices: tuple[Wanted, ...] | None
-    source: str | None = None
+    text: str
+    who: str = ""
+    service: str | None = None
+    name: str | None = None
+    container: str | None = None
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A GPU instance that exists: where, which compute instance profiles (NVML ids) it holds, and who uses it (words for people).
+    """A GPU instance that exists: where, which compute instance profiles (NVML ids) it holds, and who uses it.
 
-    ``uuid`` is that of its first MIG device; None when it has no compute instance.
+    ``parts``: compute slices of each of its compute instances. ``uuid`` is that of its first MIG device; None when it has none.
     """
 
     where: Slice
     compute: tuple[int, ...] = ()
-    holders: tuple[str, ...] = ()
+    holders: tuple[Holder, ...] = ()
     uuid: str | None = None
+    parts: tuple[int, ...] = ()
+
+    @property
+    def cut(self) -> tuple[int, ...] | None:
+        """Compute slices of each of its compute instances, largest first; None for the usual case of one that fills it."""
+        whole = len(self.compute) == 1 and (not self.parts or self.parts[0] >= name_parts(self.where.profile)[0])
+        return None if whole else tuple(sorted(self.parts, reverse=True))
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ class Gpu:
     """A GPU as observed. ``mode`` None: it has no MIG. ``geometry`` None: the driver does not show it while MIG is off (R535 and older).
 
     ``holders`` use the GPU itself, or a part of it that could not be told: NVML then refuses any change. ``openers`` only have its
-    device file open, as monitors do: that keeps a mode from changing and a reset from working, and slices apart from it are free.
+    device file open, as monitors do, or are containers that name it: that keeps a mode from changing and a reset from working, and slices
+    apart from it are free. ``resisters`` keep only a reset from working. ``resettable``: False in a virtual machine that cannot.
     """
 
     uuid: str
@@ -88,16 +90,19 @@ class Gpu:
     resetless: bool = False
     geometry: Geometry | None = None
     slices: tuple[Standing, ...] = ()
-    holders: tuple[str, ...] = ()
-    openers: tuple[str, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    openers: tuple[Holder, ...] = ()
+    resisters: tuple[Holder, ...] = ()
+    resettable: bool = True
 
 
 @dataclass(frozen=True)
 class Step:
     """One thing to do on one GPU.
 
-    ``action``: ``mode`` (to ``mig``), ``reset``, ``destroy``, ``create``, ``compute`` (make the compute instances of a GPU instance) or
-    ``strip`` (remove them). ``compute``: profile ids to make; None: the full one.
+    ``action``: ``mode`` (to ``mig``), ``reset``, ``destroy``, ``create``, ``compute`` (make compute instances of a GPU instance) or
+    ``strip`` (remove them). ``compute``: profile ids to make. ``parts``: compute slices of each that is made or removed. Neither: the one
+    that fills it, or all.
     """
 
     gpu: str
@@ -106,14 +111,25 @@ class Step:
     where: Slice | None = None
     mig: bool = False
     compute: tuple[int, ...] | None = None
+    parts: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """A holder of this collection that is in the way of a plan, and the slices (or None: the GPU itself) on which it is."""
+
+    gpu: str
+    holder: Holder
+    places: tuple[Slice | None, ...]
 
 
 @dataclass(frozen=True)
 class Plan:
     """All steps for one GPU and what it then is.
 
-    ``pending``: why the wished mode will not be in force yet, None when it will be. ``later``: what the wish still needs and
-    what can be planned only when the driver shows the board's geometry, in words.
+    ``target``: the wished slices, each with its start. ``after``: those that exist after the steps. ``pending``: why the wished mode will
+    not be in force yet, None when it will be. ``later``: what the wish still needs and what can be planned only when the driver
+    shows the board's geometry, in words. ``drain``: who has to be stopped before the steps can be taken.
     """
 
     gpu: Gpu
@@ -123,80 +139,45 @@ class Plan:
     after: tuple[Slice, ...] = ()
     pending: str | None = None
     later: tuple[str, ...] = ()
+    target: tuple[Wanted, ...] = ()
+    drain: tuple[Obstacle, ...] = ()
 
     def texts(self) -> list[str]:
         """The steps as sentences."""
         return [step.text for step in self.steps] + list(self.later)
 
-
-def parse_layout(layout: Sequence[Mapping[str, t.Any]]) -> list[Wish]:
-    """Option ``layout`` of module ``mig``: ``[{gpu, mig, instances: [{profile, start?, count?}]}]``. FleetError names the field."""
-    return [_parse_wish(entry, f"layout[{number}]") for number, entry in enumerate(layout)]
-
-
-def _parse_wish(entry: Mapping[str, t.Any], field: str) -> Wish:
-    gpu = str(entry.get("gpu") if entry.get("gpu") is not None else "").strip()
-    if not gpu:
-        raise FleetError("no GPU is named", field=f"{field}.gpu", hint="give a UUID, a PCI address or an index")
-    mig = bool(entry.get("mig", True))
-    instances = entry.get("instances")
-    if not mig and instances:
-        hint = "write mig: true, or no instances"
-        raise FleetError(f"GPU {gpu} cannot have MIG off and instances", field=f"{field}.instances", hint=hint)
-    if instances is None:
-        return Wish(gpu, mig, None if mig else (), entry.get("source"))
-    wanted = [one for number, item in enumerate(instances) for one in _parse_instance(item, f"{field}.instances[{number}]")]
-    return Wish(gpu, mig, tuple(wanted), entry.get("source"))
+    @property
+    def whole(self) -> bool:
+        """Whether a step needs the GPU as a whole, so that services which hold the driver have to let go of it."""
+        return any(step.action in ("mode", "reset") for step in _changing(self.gpu, self.steps))
 
 
-def _parse_instance(item: Mapping[str, t.Any], field: str) -> list[Wanted]:
-    profile = str(item.get("profile") or "")
-    if not profile:
-        raise FleetError("no MIG profile is named", field=f"{field}.profile", hint="write one like 1g.10gb")
-    start, count = item.get("start"), item.get("count")
-    for name, value in (("start", start), ("count", count)):
-        if isinstance(value, bool):  # Ansible takes true for 1
-            raise FleetError(f"expected a whole number, found {str(value).lower()}", field=f"{field}.{name}", hint=f"write {name}: 1")
-    count = 1 if count is None else int(count)
-    if count < 0:
-        raise FleetError(f"a count of {count} is impossible", field=f"{field}.count", hint="write 0 or more")
-    if count > MOST_INSTANCES:
-        message = f"a count of {count} is impossible: no GPU has so many instances"
-        raise FleetError(message, field=f"{field}.count", hint=f"write at most {MOST_INSTANCES}")
-    if start is not None and count != 1:
-        message = f"{count} instances cannot start at memory slice {start}"
-        raise FleetError(message, field=f"{field}.count", hint="leave out start or count")
-    keep = item.get("compute") == "keep"
-    if keep and start is None:
-        raise FleetError(
-            "what a slice keeps cannot be said without its start", field=f"{field}.compute", hint="write start, or compute: full"
-        )
-    return [Wanted(profile, None if start is None else int(start), keep=keep)] * count
+def plan_gpu(gpu: Gpu, wish: Wish, reset: bool, drain: bool = False, judge: bool = True) -> Plan:
+    """The steps for one GPU. ``reset``: a GPU whose mode waits may be reset. FleetError when the wish cannot or must not be carried out.
 
-
-def plan_gpu(gpu: Gpu, wish: Wish, reset: bool) -> Plan:
-    """The steps for one GPU. ``reset``: a GPU whose mode waits may be reset. FleetError when the wish cannot or must not be carried out."""
+    ``drain``: containers of this collection that are in the way are named in the plan, not refused. ``judge`` False: who is in the way
+    is not asked.
+    """
     if gpu.mode is None:
         if wish.mig:
             raise FleetError(f"GPU {gpu.uuid} ({gpu.name}) has no MIG", hint="leave it out of the layout, or write mig: false")
         return Plan(gpu, wish, (), None)
     plan = _plan_on(gpu, gpu.mode, wish, reset) if wish.mig else _plan_off(gpu, gpu.mode, wish, reset)
-    _refuse_busy(gpu, plan.steps)
-    return plan
+    return _judged(plan, drain) if judge else plan
 
 
 def _plan_on(gpu: Gpu, mode: Mode, wish: Wish, reset: bool) -> Plan:
     if mode.current:
         switch = [] if mode.pending else [_step(gpu, "mode", "withdraw the switch-off of MIG that waits for a reset", mig=True)]
-        slices, later = _plan_slices(gpu, wish, gpu.slices)
-        return Plan(gpu, wish, (*switch, *slices.steps), Mode(True, True), slices.after, None, later)
+        slices = _plan_slices(gpu, wish, gpu.slices)
+        return Plan(gpu, wish, (*switch, *slices.steps), Mode(True, True), slices.after, None, slices.later, slices.target)
     switch = [] if mode.pending else [_step(gpu, "mode", "switch MIG on", mig=True)]
-    slices, later = _plan_slices(gpu, wish, ())  # also when it must wait: an impossible wish is refused now, not after the reset
+    slices = _plan_slices(gpu, wish, ())  # also when it must wait: an impossible wish is refused now, not after the reset
     waits = mode.pending or not gpu.resetless
-    if waits and not reset:
-        return Plan(gpu, wish, tuple(switch), Mode(False, True), (), RESET_REQUIRED)
+    if waits and (not reset or not gpu.resettable):
+        return Plan(gpu, wish, tuple(switch), Mode(False, True), (), _why_pending(gpu), target=slices.target)
     resets = [_reset(gpu)] if waits else []
-    return Plan(gpu, wish, (*switch, *resets, *slices.steps), Mode(True, True), slices.after, None, later)
+    return Plan(gpu, wish, (*switch, *resets, *slices.steps), Mode(True, True), slices.after, None, slices.later, slices.target)
 
 
 def _plan_off(gpu: Gpu, mode: Mode, wish: Wish, reset: bool) -> Plan:
@@ -207,86 +188,223 @@ def _plan_off(gpu: Gpu, mode: Mode, wish: Wish, reset: bool) -> Plan:
     if mode.pending:
         steps.append(_step(gpu, "mode", "switch MIG off"))
     waits = not mode.pending or not gpu.resetless
-    if waits and not reset:
-        return Plan(gpu, wish, tuple(steps), Mode(True, False), (), RESET_REQUIRED)
+    if waits and (not reset or not gpu.resettable):
+        return Plan(gpu, wish, tuple(steps), Mode(True, False), (), _why_pending(gpu))
     if waits:
         steps.append(_reset(gpu))
     return Plan(gpu, wish, tuple(steps), Mode(False, False))
 
 
+def _why_pending(gpu: Gpu) -> str:
+    return RESET_REQUIRED if gpu.resettable else GUEST_REBOOT
+
+
 @dataclass(frozen=True)
 class _Slices:
-    steps: tuple[Step, ...]
-    after: tuple[Slice, ...]
+    steps: tuple[Step, ...] = ()
+    after: tuple[Slice, ...] = ()
+    target: tuple[Wanted, ...] = ()
+    later: tuple[str, ...] = ()
 
 
-def _plan_slices(gpu: Gpu, wish: Wish, present: Sequence[Standing]) -> tuple[_Slices, tuple[str, ...]]:
-    """Destroy what must go, create what is missing, give a compute instance to what has none: in this order, each by start."""
-    if wish.slices is None:
-        wished: dict[Slice, tuple[int, ...] | None] = {one.where: one.compute for one in present}
-    elif gpu.geometry is None:
-        return _Slices((), ()), tuple(_later(gpu, one) for one in wish.slices)
-    else:
-        wished = _choose(gpu, gpu.geometry, wish.slices, present)
+def _plan_slices(gpu: Gpu, wish: Wish, present: Sequence[Standing]) -> _Slices:
+    """Destroy what must go, create what is missing, then see to the compute instances of what stays: in this order, each by start."""
     standing = {one.where: one for one in present}
-    steps = [_destroy(gpu, standing[where]) for where in sorted(set(standing) - set(wished))]
-    for where in sorted(set(wished) - set(standing)):
-        steps.append(_step(gpu, "create", f"create {_at(where)}", where=where, compute=wished[where]))
-    for where in sorted(set(wished) & set(standing)):
-        steps += _compute(gpu, standing[where], wished[where])
-    return _Slices(tuple(steps), tuple(sorted(wished))), ()
+    if wish.slices is None:
+        target = {one.where: Wanted(one.where.profile, one.where.start, one.compute) for one in present}
+    elif gpu.geometry is None:
+        return _Slices(target=wish.slices, later=tuple(_later(gpu, one) for one in wish.slices))
+    else:
+        target = _choose(gpu, gpu.geometry, wish.slices, present)
+    steps = [_destroy(gpu, standing[where]) for where in sorted(set(standing) - set(target))]
+    for where in sorted(set(target) - set(standing)):
+        steps.append(_create(gpu, where, target[where]))
+    for where in sorted(set(target) & set(standing)):
+        steps += _compute(gpu, standing[where], target[where])
+    ordered = tuple(sorted(target))
+    return _Slices(tuple(steps), ordered, tuple(target[where] for where in ordered))
 
 
-def _compute(gpu: Gpu, one: Standing, wanted: tuple[int, ...] | None) -> list[Step]:
-    if sorted(one.compute) == sorted(wanted) if wanted is not None else one.compute:
+def fits(one: Standing, wanted: Wanted) -> bool:
+    """Whether the compute instances of a slice that stands are as wished."""
+    if wanted.keep:
+        return True
+    if wanted.compute is not None:
+        return sorted(one.compute) == sorted(wanted.compute)
+    if wanted.parts is not None:
+        return one.cut == wanted.parts
+    return one.cut is None if wanted.exact else bool(one.compute)
+
+
+def _compute(gpu: Gpu, one: Standing, wanted: Wanted) -> list[Step]:
+    if fits(one, wanted):
         return []
+    extra: tuple[int, ...] | None = None  # all
+    missing = wanted.parts
+    if wanted.parts is not None and one.cut is not None:  # what is already as wished stays, here too
+        extra = _less(one.cut, wanted.parts)
+        missing = _less(wanted.parts, one.cut)
     steps = []
-    if one.compute:
-        steps.append(_step(gpu, "strip", f"destroy the compute instances of {_at(one.where)}", where=one.where))
-    if wanted != ():
-        steps.append(_step(gpu, "compute", f"create the compute instance of {_at(one.where)}", where=one.where, compute=wanted))
+    if one.compute and extra != ():
+        what = "the compute instances" if extra is None else _parts_text(extra)
+        steps.append(_step(gpu, "strip", f"destroy {what} of {_at(one.where)}", where=one.where, parts=extra))
+    if missing != () and wanted.compute != ():
+        what = "the compute instance" if missing is None else _parts_text(missing)
+        text = f"create {what} of {_at(one.where)}"
+        steps.append(_step(gpu, "compute", text, where=one.where, compute=wanted.compute, parts=missing))
     return steps
 
 
-def _choose(gpu: Gpu, geometry: Geometry, wanted: Sequence[Wanted], present: Sequence[Standing]) -> dict[Slice, tuple[int, ...] | None]:
+def _less(these: Iterable[int], those: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted((Counter(these) - Counter(those)).elements(), reverse=True))
+
+
+def _parts_text(parts: Sequence[int]) -> str:
+    return f"compute instance{'s' if len(parts) > 1 else ''} {', '.join(f'{part}c' for part in parts)}"
+
+
+def _choose(gpu: Gpu, geometry: Geometry, wanted: Sequence[Wanted], present: Sequence[Standing]) -> dict[Slice, Wanted]:
     """Where every wished slice goes. FleetError with the reason, and the layouts that come nearest, when they cannot all stand."""
-    standing = {one.where: one.compute for one in present}
+    standing = {one.where: one for one in present}
     try:
-        named = [(Slice(one.start, find_profile(geometry, one.profile).name), one) for one in wanted if one.start is not None]
-        fixed = {where: standing.get(where) if one.keep else one.compute for where, one in named}
-        pinned = [where for where, _one in named]
-        free = [find_profile(geometry, one.profile).name for one in wanted if one.start is None]
+        named = [replace(one, profile=find_profile(geometry, one.profile).name) for one in wanted]
     except FleetError as error:
         raise FleetError(f"GPU {gpu.uuid} ({gpu.name}): {error.message}", hint=error.hint) from error
-    weights = {one.where: _KEEP + _KEEP_USABLE * bool(one.compute) + _KEEP_BUSY * bool(one.holders) for one in present}
-    placed = place_near(geometry, pinned, free, weights)
+    fixed = [one for one in named if one.start is not None]
+    free = [one for one in named if one.start is None]
+    pinned = [Slice(t.cast(int, one.start), one.profile) for one in fixed]
+    fixed = [_kept(one, standing.get(where)) for where, one in zip(pinned, fixed)]
+    weights = {one.where: _weight(one, free) for one in present}
+    placed = place_best(geometry, pinned, [one.profile for one in free], weights)
     if placed is None:
-        names = [one.profile for one in pinned] + free
+        names = [one.profile for one in named]
         nearest = ", or ".join(layout.text for layout in nearest_layouts(geometry, names))
-        reason = why_not_place(geometry, pinned, free)
+        reason = why_not_place(geometry, pinned, [one.profile for one in free])
         raise FleetError(f"GPU {gpu.uuid} ({gpu.name}) cannot hold {layout_text(geometry, names)}: {reason}", hint=f"nearest: {nearest}")
-    return {**dict.fromkeys(placed), **fixed}
+    return {**_assign(free, placed, standing), **dict(zip(pinned, fixed))}
 
 
-def _refuse_busy(gpu: Gpu, steps: Iterable[Step]) -> None:
-    """FleetError when a step needs what somebody uses. To withdraw a mode that waits changes nothing that is in use."""
-    changing = [step for step in steps if not (step.action == "mode" and gpu.mode is not None and step.mig == gpu.mode.current)]
-    whole = any(step.action in ("mode", "reset") for step in changing)
+def _kept(wanted: Wanted, one: Standing | None) -> Wanted:
+    """What a slice that keeps what it has is to have; a new one is made whole."""
+    return replace(wanted, keep=False, compute=None if one is None else one.compute) if wanted.keep else wanted
+
+
+def _weight(one: Standing, free: Iterable[Wanted]) -> int:
+    """How much this instance is worth keeping."""
+    as_wished = any(wanted.profile == one.where.profile and fits(one, wanted) for wanted in free)
+    return _KEEP + (_KEEP_AS_WISHED if as_wished else _KEEP_USABLE if one.compute else 0) + _KEEP_BUSY * bool(one.holders)
+
+
+def _assign(free: Sequence[Wanted], places: Sequence[Slice], standing: Mapping[Slice, Standing]) -> dict[Slice, Wanted]:
+    """Which wished slice is which place of its profile: those that are cut as wished first, so that their compute instances stay."""
+    found: dict[Slice, Wanted] = {}
+    waiting = sorted(free, key=lambda one: (one.compute is None and one.parts is None, not one.exact))  # the particular ones choose first
+    for wanted in list(waiting):
+        like = [where for where in places if where not in found and where.profile == wanted.profile and where in standing]
+        like = [where for where in sorted(like, key=lambda where: not standing[where].holders) if fits(standing[where], wanted)]
+        if like:
+            found[like[0]] = replace(wanted, start=like[0].start)
+            waiting.remove(wanted)
+    for wanted in waiting:
+        where = min(where for where in places if where not in found and where.profile == wanted.profile)
+        found[where] = replace(wanted, start=where.start)
+    return found
+
+
+# Who is in the way
+
+
+def _changing(gpu: Gpu, steps: Iterable[Step]) -> list[Step]:
+    """Steps that need what somebody may use. To withdraw a mode that waits changes nothing that is in use."""
+    return [step for step in steps if not (step.action == "mode" and gpu.mode is not None and step.mig == gpu.mode.current)]
+
+
+def in_the_way(gpu: Gpu, steps: Sequence[Step]) -> list[tuple[Slice | None, tuple[Holder, ...]]]:
+    """Who uses what the steps need: by slice, and at the end (None) those on the GPU itself."""
+    changing = _changing(gpu, steps)
+    actions = {step.action for step in changing}
+    whole = bool(actions & {"mode", "reset"})
     gone = {step.where for step in changing if step.action in ("destroy", "strip")}
-    problems = [f"{_and(one.holders)} on {one.where}" for one in gpu.slices if one.holders and (whole or one.where in gone)]
-    around = [*(gpu.holders if changing else ()), *(gpu.openers if whole else ())]
+    found: list[tuple[Slice | None, tuple[Holder, ...]]] = []
+    for one in gpu.slices:
+        if one.holders and (whole or one.where in gone):
+            found.append((one.where, one.holders))
+    around = [
+        *(gpu.holders if changing else ()),
+        *(gpu.openers if whole else ()),
+        *(gpu.resisters if "reset" in actions else ()),
+    ]
     if around:
-        problems.append(f"{_and(around)} on the GPU itself")
-    if problems:
-        text = changing[0].text.partition(": ")[2]
-        raise FleetError(
-            f"GPU {gpu.uuid} is in use: {'; '.join(problems)}; nothing was changed (first step would be: {text})",
-            hint="stop what uses it, or keep the slice in the layout",
-        )
+        found.append((None, tuple(dict.fromkeys(around))))
+    return found
 
 
-def _and(words: Sequence[str]) -> str:
-    return ", ".join(words)
+def _judged(plan: Plan, drain: bool) -> Plan:
+    """The plan, with those that have to be stopped first if that is allowed. FleetError names everybody who is in the way."""
+    found = in_the_way(plan.gpu, plan.steps)
+    if not found:
+        return plan
+    if not drain or any(holder.service is None for _where, holders in found for holder in holders):
+        raise _refusal(plan, found)
+    places: dict[Holder, list[Slice | None]] = {}
+    for where, holders in found:
+        for holder in holders:
+            places.setdefault(holder, []).append(where)
+    return replace(plan, drain=tuple(Obstacle(plan.gpu.uuid, holder, tuple(where)) for holder, where in places.items()))
+
+
+def _refusal(plan: Plan, found: Sequence[tuple[Slice | None, Sequence[Holder]]]) -> FleetError:
+    gpu = plan.gpu
+    problems = [f"{', '.join(one.text for one in holders)} on {where or 'the GPU itself'}" for where, holders in found]
+    busy = {one.where: one.holders[0].who or one.holders[0].text for one in gpu.slices if one.holders}
+    gone = {where for where, _holders in found if where is not None}
+    reasons = [] if plan.whole or gpu.geometry is None else _why_they_go(plan, gpu.geometry, busy, gone)
+    text = _changing(gpu, plan.steps)[0].text.partition(": ")[2]
+    hint = "stop what uses it, or keep the slice in the layout"
+    if reasons and plan.target and gpu.geometry is not None:
+        staying = [one.where for one in gpu.slices if one.holders]
+        nearest = nearest_layouts(gpu.geometry, [one.profile for one in plan.target], fixed=staying)
+        hint += f"; nearest layouts that leave it there: {', or '.join(layout.text for layout in nearest)}"
+    why = "".join(f"; {reason}" for reason in reasons)
+    return FleetError(f"GPU {gpu.uuid} is in use: {'; '.join(problems)}{why}; nothing was changed (first step would be: {text})", hint=hint)
+
+
+def _why_they_go(plan: Plan, geometry: Geometry, busy: Mapping[Slice, str], gone: Collection[Slice]) -> list[str]:
+    """For each new slice that needs the place of one in use: what it needs and who has it. ``gone``: those of them that would go."""
+    standing = {one.where for one in plan.gpu.slices}
+    reasons = []
+    written = {Slice(one.start, find_profile(geometry, one.profile).name) for one in plan.wish.slices or () if one.start is not None}
+    for wanted in plan.target:
+        new = Slice(t.cast(int, wanted.start), wanted.profile)
+        blocking = [one for one in sorted(gone) if overlap(geometry, one, new)]
+        if new in standing or not blocking:
+            continue
+        everywhere = obstacles(geometry, new.profile, list(busy))
+        if everywhere is not None:
+            needs, blocking = starts_text(geometry, new.profile), everywhere
+        elif new in written:
+            last = new.start + find_profile(geometry, new.profile).size - 1
+            places = f"memory slice {new.start}" if last == new.start else f"memory slices {new.start} to {last}"
+            needs = f"{new.profile} is wished at {places}"
+        else:
+            continue
+        owners = " and ".join(f"{one.profile} of {busy[one]}" for one in blocking)
+        reasons.append(f"{needs}, which {owners} {'hold' if len(blocking) > 1 else 'holds'}")
+    return list(dict.fromkeys(reasons)) or _too_few(plan, gone)
+
+
+def _too_few(plan: Plan, gone: Iterable[Slice]) -> list[str]:
+    """Which profiles in use the layout has none or fewer of."""
+    wished = Counter(one.profile for one in plan.target)
+    in_use = Counter(one.where.profile for one in plan.gpu.slices if one.holders)
+    return [
+        f"the layout has {f'only {wished[profile]}' if wished[profile] else 'no'} {profile}"
+        for profile in sorted({one.profile for one in gone})
+        if wished[profile] < in_use[profile]
+    ]
+
+
+# Steps and their words
 
 
 def _at(where: Slice) -> str:
@@ -302,6 +420,11 @@ def _step(gpu: Gpu, action: str, text: str, **more: t.Any) -> Step:
     return Step(gpu.uuid, action, f"{gpu.uuid}: {text}", **more)
 
 
+def _create(gpu: Gpu, where: Slice, wanted: Wanted) -> Step:
+    inside = "" if wanted.parts is None else f" with {_parts_text(wanted.parts)}"
+    return _step(gpu, "create", f"create {_at(where)}{inside}", where=where, compute=wanted.compute, parts=wanted.parts)
+
+
 def _destroy(gpu: Gpu, one: Standing) -> Step:
     return _step(gpu, "destroy", f"destroy {_at(one.where)}", where=one.where)
 
@@ -310,13 +433,16 @@ def _reset(gpu: Gpu) -> Step:
     return _step(gpu, "reset", f"reset the GPU at {gpu.pci} (nvidia-smi -r)")
 
 
-def plan_all(gpus: Sequence[tuple[Gpu, Wish]], reset: bool) -> list[Plan]:
+# Several GPUs
+
+
+def plan_all(gpus: Sequence[tuple[Gpu, Wish]], reset: bool, drain: bool = False, judge: bool = True) -> list[Plan]:
     """Plans for all GPUs, by PCI address. One FleetError with every refusal: nothing is begun when one GPU's wish is refused."""
     plans: list[Plan] = []
     refused: list[FleetError] = []
     for gpu, wish in sorted(gpus, key=lambda pair: pair[0].pci):
         try:
-            plans.append(plan_gpu(gpu, wish, reset))
+            plans.append(plan_gpu(gpu, wish, reset, drain, judge))
         except FleetError as error:
             refused.append(FleetError(error.message, file=wish.source, field="mig-devices", hint=error.hint) if wish.source else error)
     if len(refused) == 1:
@@ -342,8 +468,21 @@ def wish_to_return(gpu: Gpu) -> Wish:
     return Wish(gpu.uuid, current, tuple(Wanted(one.where.profile, one.where.start, one.compute) for one in gpu.slices))
 
 
-def diff_text(lines: Iterable[tuple[str, Mode | None, Iterable[tuple[Slice, bool]]]]) -> str:
-    """(UUID, mode, [(slice, has a compute instance)]) of each GPU as text, one line for the mode and one for each slice."""
+def wish_reached(plan: Plan) -> Wish:
+    """What the plan leads to, or will when a mode that waits is in force: each slice with its start."""
+    return Wish(plan.gpu.uuid, plan.wish.mig, plan.target)
+
+
+def cut_after(plan: Plan, wanted: Wanted) -> tuple[int, ...] | None:
+    """As :attr:`Standing.cut`, of a wished slice after the plan's steps."""
+    here = [one for one in plan.gpu.slices if one.where == Slice(t.cast(int, wanted.start), wanted.profile)]
+    if here and fits(here[0], wanted):
+        return here[0].cut
+    return wanted.parts if wanted.compute != () else ()
+
+
+def diff_text(lines: Iterable[tuple[str, Mode | None, Iterable[tuple[Slice, tuple[int, ...] | None]]]]) -> str:
+    """(UUID, mode, [(slice, its ``cut``)]) of each GPU as text, one line for the mode and one for each slice."""
     text = []
     for uuid, mode, slices in lines:
         if mode is None:
@@ -351,7 +490,9 @@ def diff_text(lines: Iterable[tuple[str, Mode | None, Iterable[tuple[Slice, bool
             continue
         waits = "" if mode.current == mode.pending else f" ({_word(mode.pending)} after a reset)"
         text.append(f"{uuid} MIG {_word(mode.current)}{waits}")
-        text += [f"{uuid} {where}{'' if usable else ' (no compute instance)'}" for where, usable in sorted(slices)]
+        for where, cut in sorted(slices, key=lambda pair: pair[0]):
+            inside = "" if cut is None else " (no compute instance)" if not cut else f" ({_parts_text(cut)})"
+            text.append(f"{uuid} {where}{inside}")
     return "".join(f"{line}\n" for line in text)
 
 

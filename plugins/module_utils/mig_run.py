@@ -1,67 +1,58 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Carries a MIG layout out on this host: observe the named GPUs, plan (``mig``), record, act, verify, and go back if a step fails."""
+"""Carries a MIG layout out on this host: observe the named GPUs, plan (``mig``), record, act, verify, and go back if a step fails.
+
+The journal is written before the first step. It stays open for a GPU that is neither as wished nor as before, be it that the process died
+or that an error lasts; the next run with the same wish, or :func:`restore`, brings such a GPU to its wish.
+"""
 
 from __future__ import annotations
 
 import shutil
-import subprocess
 import typing as t
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.module_utils import lease as leases
+from ansible_collections.gpuops.fleet.plugins.module_utils import mig_state
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice, find_profile
-from ansible_collections.gpuops.fleet.plugins.module_utils.holders import OPEN_FILE, OpenFile, merge, open_files
-from ansible_collections.gpuops.fleet.plugins.module_utils.journal import Journal
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.module_utils.journal import Journal, Unfinished
 from ansible_collections.gpuops.fleet.plugins.module_utils.mig import (
-    RESET_REQUIRED,
     Gpu,
     Plan,
-    Standing,
-    Step,
-    Wish,
+    cut_after,
     diff_text,
-    parse_layout,
+    fits,
     plan_all,
-    refuse_twins,
+    plan_gpu,
+    wish_reached,
     wish_to_return,
 )
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import (
-    GPU_IS_LOST,
-    INVALID_ARGUMENT,
-    NOT_FOUND,
-    SUCCESS,
-    Nvml,
-)
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import GpuInstance, Handle, Mode, NvmlError
-from ansible_collections.gpuops.fleet.plugins.module_utils.selectors import Board, resolve_selectors
+from ansible_collections.gpuops.fleet.plugins.module_utils.mig_act import Hands
+from ansible_collections.gpuops.fleet.plugins.module_utils.mig_look import Look, Options, Scene
+from ansible_collections.gpuops.fleet.plugins.module_utils.mig_reset import Services, start_text, stop_text
+from ansible_collections.gpuops.fleet.plugins.module_utils.mig_wish import Wish, line_of, wish_of_line
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import GPU_IS_LOST, INVALID_ARGUMENT, NOT_FOUND, Nvml
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Mode, NvmlError
+
+__all__ = ["Options", "Result", "apply", "base_lines", "restore"]
 
 KNOWN_AFTER_APPLY = "(known after apply)"
-# nvidia-smi -r takes a few seconds on one board. What hangs longer will not come back by waiting.
-RESET_SECONDS = 120
-# Keeps every device file open and gives way to mode changes and resets (nvidia-persistenced(1)).
-_HARMLESS = ("nvidia-persistenced",)
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a run may do and where its files are. ``token``: of the lease that the caller holds. ``nvidia_smi``: name or path."""
-
-    state_dir: Path
-    proc_root: Path = Path("/proc")
-    nvidia_smi: str = "nvidia-smi"
-    reset: bool = False
-    token: str | None = None
-    check: bool = False
+_JOURNAL = "mig-journal.json"
+# A way back is tried this often: what failed once may work when the rest is done.
+_ATTEMPTS = 2
+_RUN_AGAIN = "when the cause is gone, the next run with this layout, or the host's agent, completes the change"
 
 
 @dataclass
 class Result:
-    """What was done, or with ``check`` would be done. ``pending``: ``[{gpu, reason}]``, GPUs whose wished mode is not in force."""
+    """What was done, or with ``check`` would be done. ``pending``: ``[{gpu, reason}]``, GPUs whose wished mode is not in force.
+
+    ``drain``: ``[{service, name, container, pids, slices}]``, who has to be stopped first; nothing was changed then.
+    """
 
     changed: bool
     steps: list[str]
@@ -70,35 +61,72 @@ class Result:
     pending: list[dict[str, str]] = field(default_factory=list)
     layout: list[dict[str, t.Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    drain: list[dict[str, t.Any]] = field(default_factory=list)
 
 
 def apply(layout: Sequence[Mapping[str, t.Any]], selectors: Sequence[Mapping[str, t.Any]], options: Options) -> Result:
     """Bring the GPUs that ``layout`` and ``selectors`` name to their wished state; no other GPU is touched.
 
-    ``layout`` as in ``mig.parse_layout``, ``selectors`` as in ``selectors.resolve_selectors``. FleetError when the wish is refused
+    ``layout`` as in ``mig_wish.parse_layout``, ``selectors`` as in ``selectors.resolve_selectors``. FleetError when the wish is refused
     (then nothing was changed) or when a step failed (then the message says which, and what was put back).
     """
     if not options.check:
         leases.check(options.state_dir, options.token)
-    journal = Journal(options.state_dir / "mig-journal.json")
-    unfinished = journal.unfinished()
     if not layout and not selectors:
         return Result(False, [], "", "")  # a host without GPUs has no NVML to ask
     with Nvml() as nvml:
         run = _Run(nvml, options)
-        wishes = run.wishes(layout, selectors)
-        plans = run.plan(wishes, thorough=False)
-        if not any(plan.texts() for plan in plans):
+        wishes = run.look.wishes(layout, selectors)
+        plans = run.first_glance(wishes)
+        true = not any(plan.texts() for plan in plans)
+        if true and (options.check or not run.has_papers_to_write(plans)):
             result = run.predicted(plans)
-            if unfinished and not options.check:
-                journal.close("the next wish was found to be true")
         elif options.check:
-            result = run.predicted(run.plan(wishes, thorough=True))
+            result = run.predicted(run.plan(wishes))
         else:
             with leases.exclusive(options.state_dir, "mig"):
                 # what was seen before the lock may have changed under another writer
-                result = run.carry_out(run.plan(wishes, thorough=True), journal)
-    result.notes += [*run.notes, *([unfinished] if unfinished else [])]
+                run.read_journal()
+                plans = run.glance(wishes)
+                result = run.carry_out(run.plan(wishes)) if any(plan.texts() for plan in plans) else run.leave(plans)
+    result.notes += run.notes()
+    return result
+
+
+def restore(options: Options) -> Result:
+    """Bring the host back to what it remembers, and complete what was begun and not ended: after a boot, or when a cause is gone.
+
+    The wish is ``layout.json``, overlaid with the wish of an open journal. Each GPU is brought as far as it goes, whatever becomes of the
+    others; one that is not there is a note. No container engine is asked: during a boot none runs yet, and to ask would start it.
+    FleetError names what is missing in the end.
+    """
+    if options.check:
+        return _restore(options)
+    leases.check(options.state_dir, options.token)
+    with leases.exclusive(options.state_dir, "mig"):
+        return _restore(options)
+
+
+def _restore(options: Options) -> Result:
+    notes: list[str] = []
+    try:
+        lines = mig_state.remembered(options.state_dir)
+    except FleetError as error:
+        lines = {}
+        notes.append(f"the remembered layout is of no use ({error})")
+        if not options.check:
+            notes.append(mig_state.put_aside(options.state_dir))
+    unfinished = Journal(options.state_dir / _JOURNAL).unfinished(repair=not options.check)
+    lines.update(unfinished.wish)
+    if unfinished.words is not None:
+        notes.append(unfinished.words)
+    if not lines and not unfinished.stopped:
+        return Result(False, [], "", "", notes=notes)
+    with Nvml() as nvml:
+        run = _Run(nvml, options)
+        wishes = run.still_there(lines, notes)
+        result = run.predicted(run.glance(wishes)) if options.check else run.bring_back(wishes)
+    result.notes += notes
     return result
 
 
@@ -111,7 +139,7 @@ def base_lines(uuids: Iterable[str]) -> dict[str, dict[str, t.Any]]:
     wanted = list(uuids)
     if wanted:
         with Nvml() as nvml:
-            run = _Run(nvml, Options(Path()))
+            look = Look(nvml, Options(Path()))
             for uuid in wanted:
                 try:
                     nvml.find(uuid)
@@ -119,7 +147,7 @@ def base_lines(uuids: Iterable[str]) -> dict[str, dict[str, t.Any]]:
                     if error.name in (NOT_FOUND, INVALID_ARGUMENT):
                         continue
                     raise FleetError(f"GPU {uuid} does not answer: {error.name} ({error.word})") from error
-                gpu = run.observe(uuid)
+                gpu = look.observe(uuid)
                 mig = gpu.mode is not None and gpu.mode.current
                 lines[uuid] = {
                     "gpu": uuid,
@@ -135,121 +163,57 @@ class _Run:
     def __init__(self, nvml: Nvml, options: Options) -> None:
         self.nvml = nvml
         self.options = options
-        self.notes: list[str] = []
-        self._like: dict[str, Handle] = {}  # board name: a GPU whose geometry was read in this session
+        self.journal = Journal(options.state_dir / _JOURNAL)
+        self.look = Look(nvml, options)
+        self.hands = Hands(self.look)
+        self.services = Services(options.systemctl, options.driver_services, self.journal)
+        self.unfinished = Unfinished()
+        self._said: list[str] = []
+        self.read_journal(repair=False)
 
-    # Which GPUs
+    def read_journal(self, repair: bool = True) -> None:
+        """What an earlier run left; by the time of the lock that may be another."""
+        self.unfinished = self.journal.unfinished(repair)
+        self._said = [self.unfinished.words] if self.unfinished.words else []
 
-    def wishes(self, layout: Sequence[Mapping[str, t.Any]], selectors: Sequence[Mapping[str, t.Any]]) -> list[Wish]:
-        """Every wish with the UUID of its GPU. FleetError for a GPU that is not there, is lost, or is named twice."""
-        chosen = self._chosen(selectors) if selectors else []
-        named = [(wish, self._uuid(wish.gpu)) for wish in parse_layout([*layout, *chosen])]
-        refuse_twins((wish.gpu, uuid) for wish, uuid in named)
-        return [Wish(uuid, wish.mig, wish.slices, wish.source) for wish, uuid in named]
+    def notes(self) -> list[str]:
+        """What else is worth knowing."""
+        return [*self.look.notes, *self._said]
 
-    def _chosen(self, selectors: Sequence[Mapping[str, t.Any]]) -> list[dict[str, t.Any]]:
-        """What the selectors wish. FleetError as of ``resolve_selectors``, but a named GPU that is lost is said to be lost."""
-        try:
-            return resolve_selectors(self._boards(selectors), selectors)
-        except FleetError:
-            for selector in selectors:
-                for name in selector["devices"] if selector["devices"] != "all" else ():
-                    try:
-                        self._uuid(str(name))
-                    except FleetError as error:
-                        if isinstance(error.__cause__, NvmlError) and error.__cause__.name == GPU_IS_LOST:
-                            raise FleetError(error.message, file=selector.get("source"), field="devices", hint=error.hint) from error
-            raise
+    # What would be done
 
-    def _boards(self, selectors: Sequence[Mapping[str, t.Any]]) -> list[Board]:
-        """All GPUs that answer, for selectors: those that are lost can be wished nothing, and are not in the way of others."""
-        boards = []
-        for found in self.nvml.devices():
-            if found.error is not None and any(selector["devices"] == "all" for selector in selectors):
-                self.notes.append(f"GPU {found.index} does not answer ({found.error.word}); devices: all passes over it")
-            if found.error is None:
-                pci = self.nvml.pci(found.handle)
-                ids = (int(pci.device_id, 16), int(pci.subsystem_id, 16))
-                has_mig = self.nvml.mig_mode(found.handle) is not None
-                boards.append(Board(found.index, self.nvml.uuid(found.handle), pci.address, *ids, has_mig))
-        return boards
+    def glance(self, wishes: Sequence[Wish]) -> list[Plan]:
+        """Plans without a look at who uses what: enough to tell a wish that is impossible and one that is true."""
+        return plan_all([(self.look.observe(wish.gpu), wish) for wish in wishes], self.options.reset, judge=False)
 
-    def _uuid(self, name: str) -> str:
-        try:
-            uuid = self.nvml.uuid(self.nvml.find(name))
-        except NvmlError as error:
-            if error.name == GPU_IS_LOST:
-                hint = "look for its XID in the kernel's log"
-                raise FleetError(f"GPU {name} is lost ({error.word}); nothing was changed", hint=hint) from error
-            if error.name not in (NOT_FOUND, INVALID_ARGUMENT):
-                raise
-            uuid = self._spelt(name)
-        if not uuid.startswith("GPU-"):
-            raise FleetError(f"{name} is a slice; nothing was changed", hint="name the GPU that it is a part of")
-        return uuid
+    def first_glance(self, wishes: Sequence[Wish]) -> list[Plan]:
+        """As :meth:`glance`, while another run may be at work: an instance that goes away under one's eyes is no illness of the GPU.
 
-    def _spelt(self, name: str) -> str:
-        """A UUID in other letters than NVML's own. FleetError names the GPUs that there are."""
-        known: list[str] = []
-        for found in self.nvml.devices():
-            if found.error is not None:
-                known.append(f"{found.index} ({found.error.word})")
-                continue
-            uuid = self.nvml.uuid(found.handle)
-            if uuid.lower() == name.lower():
-                return uuid
-            known.append(f"{found.index} ({self.nvml.pci(found.handle).address}, {uuid})")
-        hint = f"GPUs of this host: {', '.join(known) or 'none'}"
-        raise FleetError(f"there is no GPU {name} on this host; nothing was changed", hint=hint)
-
-    # How they are
-
-    def observe(self, uuid: str, files: Sequence[OpenFile] = ()) -> Gpu:
-        """The GPU as it is at this moment, with whoever uses it. FleetError names a GPU that does not answer.
-
-        ``files``: open device files of the whole host, when they were read.
+        LockedError names that run.
         """
         try:
-            return self._observe(self.nvml.find(uuid), uuid, files)
-        except NvmlError as error:
-            raise FleetError(f"GPU {uuid} does not answer: {error.name} ({error.word}) from {error.call}") from error
+            return self.glance(wishes)
+        except FleetError as error:
+            if not isinstance(error.__cause__, NvmlError):
+                raise
+        if self.options.check:
+            return self.glance(wishes)
+        with leases.exclusive(self.options.state_dir, "mig"):
+            return self.glance(wishes)
 
-    def _observe(self, handle: Handle, uuid: str, files: Sequence[OpenFile]) -> Gpu:
-        mode = self.nvml.mig_mode(handle)
-        pci, name = self.nvml.pci(handle).address, self.nvml.name(handle)
-        if mode is None:
-            return Gpu(uuid, pci, name, mode)
-        geometry = self._geometry(handle, name)
-        instances = self.nvml.gpu_instances(handle) if mode.current else []
-        minor = self.nvml.minor(handle) if files else None
-        users = merge(str(self.options.proc_root), self.nvml.processes(handle), [one for one in files if one.minor == minor])
-        slices = tuple(_standing(one, [user for user in users if _place(user) == one.id]) for one in instances)
-        outside = [user for user in users if _place(user) not in {one.id for one in instances}]
-        return Gpu(
-            uuid,
-            pci,
-            name,
-            mode,
-            resetless=self.nvml.resetless(handle),
-            geometry=geometry,
-            slices=slices,
-            holders=tuple(_words(user) for user in outside if user["kind"] != OPEN_FILE),
-            openers=tuple(_words(user) for user in outside if user["kind"] == OPEN_FILE and user["process"] not in _HARMLESS),
+    def has_papers_to_write(self, plans: Sequence[Plan]) -> bool:
+        """Whether a run that changes no GPU has to close an earlier one, or to remember something."""
+        if self.unfinished.words is not None:
+            return True
+        return self.options.remember and not mig_state.has(
+            self.options.state_dir, self._lines(plans, {plan.gpu.uuid: plan.gpu for plan in plans})
         )
 
-    def _geometry(self, handle: Handle, name: str) -> Geometry | None:
-        """What the board can be cut into; boards of one name share the many calls that it takes to read it, if they agree."""
-        if name in self._like:
-            self.nvml.share_profiles(handle, self._like[name])
-        geometry = self.nvml.geometry(handle)
-        if geometry is not None:
-            self._like.setdefault(name, handle)
-        return geometry
-
-    def plan(self, wishes: Sequence[Wish], thorough: bool) -> list[Plan]:
-        """Plans for all GPUs, or one FleetError before anything is changed. ``thorough``: look for open device files too."""
-        files = self._open_files() if thorough else []
-        plans = plan_all([(self.observe(wish.gpu, files), wish) for wish in wishes], self.options.reset)
+    def plan(self, wishes: Sequence[Wish]) -> list[Plan]:
+        """Plans for all GPUs, or one FleetError before anything is changed."""
+        scene = self.look.scene(self.services.running())
+        pairs = [(self.look.observe(wish.gpu, scene), wish) for wish in wishes]
+        plans = plan_all(pairs, self.options.reset, self.options.drain)
         self._refuse_without_program(plans)
         return plans
 
@@ -260,192 +224,280 @@ class _Run:
             message = f"GPU {waiting[0]} needs a reset, and there is no program {self.options.nvidia_smi} on this host; nothing was changed"
             raise FleetError(message, field="nvidia_smi", hint="give its path, or write reset: false and reset the GPU or reboot the host")
 
-    def _open_files(self) -> list[OpenFile]:
-        try:
-            return open_files(str(self.options.proc_root))
-        except OSError as error:
-            message = f"cannot see who has a GPU open, for {error.filename} cannot be read ({error.strerror}); nothing was changed"
-            raise FleetError(message, field="proc_root") from error
-
-    # What would be done
+    def _texts(self, plans: Sequence[Plan]) -> tuple[list[str], list[str]]:
+        """All steps in words, and the services that are stopped for them; those that a run before left stopped are started, too."""
+        texts = [text for plan in plans for text in plan.texts()]
+        units = self.services.running() if any(plan.whole for plan in plans) else []
+        again = dict.fromkeys([*self.unfinished.stopped, *units])
+        return [*map(stop_text, units), *texts, *map(start_text, again)], units
 
     def predicted(self, plans: Sequence[Plan]) -> Result:
         """The result without a change: from what was observed, and what the steps lead to."""
-        steps = [text for plan in plans for text in plan.texts()]
+        if any(plan.drain for plan in plans):
+            return self._to_drain(plans)
+        steps, _units = self._texts(plans)
         pending = [{"gpu": plan.gpu.uuid, "reason": plan.pending} for plan in plans if plan.pending is not None]
         return Result(bool(steps), steps, _diff(plan.gpu for plan in plans), _after(plans), pending, [_predicted(plan) for plan in plans])
 
+    def _to_drain(self, plans: Sequence[Plan]) -> Result:
+        """Nothing is done in this run; who has to be stopped before the next one."""
+        entries: dict[str | None, dict[str, t.Any]] = {}
+        for plan in plans:
+            for one in plan.drain:
+                who = one.holder
+                new: dict[str, t.Any] = {"service": who.service, "name": who.name, "container": who.container, "pids": [], "slices": []}
+                entry = entries.setdefault(who.container, new)
+                entry["pids"] = sorted({*entry["pids"], *who.pids})
+                entry["slices"] += [_place(one.gpu, where) for where in one.places]
+        found = _diff(plan.gpu for plan in plans)
+        drain = sorted(entries.values(), key=lambda entry: (entry["name"], entry["container"]))
+        return Result(False, [], found, found, layout=[_layout(plan.gpu) for plan in plans], drain=drain)
+
     # What is done
 
-    def carry_out(self, plans: Sequence[Plan], journal: Journal) -> Result:
+    def leave(self, plans: Sequence[Plan]) -> Result:
+        """Every wish is true (or waits for a reset that nobody allowed): only the papers are brought up to date."""
+        result = self.predicted(plans)
+        if self.unfinished.wish or self.unfinished.stopped:
+            done: list[str] = []
+            troubles = self.services.start(done, self.unfinished.stopped)
+            self.journal.finish("the next wish was found to be true", self._elsewhere(plans), self.services.stopped)
+            _raise(troubles)
+            result.changed, result.steps = bool(done), done
+        self._remember(plans, {plan.gpu.uuid: plan.gpu for plan in plans})
+        return result
+
+    def _elsewhere(self, plans: Iterable[Plan]) -> list[str]:
+        """GPUs that an earlier run left half done and that are not meant now."""
+        named = {plan.gpu.uuid for plan in plans}
+        return [gpu for gpu in self.unfinished.wish if gpu not in named]
+
+    def carry_out(self, plans: Sequence[Plan]) -> Result:
         """All steps of all plans, in order. On failure the recorded layout is put back and FleetError says so."""
-        planned = [text for plan in plans for text in plan.texts()]
-        before = {plan.gpu.uuid: _recorded(plan.gpu) for plan in plans if plan.texts()}
-        journal.open(before, planned)
+        if any(plan.drain for plan in plans):
+            return self._to_drain(plans)
+        texts, units = self._texts(plans)
+        changing = [plan for plan in plans if plan.texts()]
+        self.journal.begin(_befores(changing), {plan.gpu.uuid: line_of(wish_reached(plan)) for plan in changing}, texts)
         done: list[str] = []
-        touched: list[Gpu] = []
         pending: list[dict[str, str]] = []
+        touched: list[str] = []
+        ending = _Ending("done")
         try:
+            ending = self._attempt(plans, units, done, pending, touched)
+        finally:
+            troubles = self.services.start(done, self.unfinished.stopped)
+        self.journal.finish(ending.outcome, [*self._elsewhere(plans), *ending.left], self.services.stopped)
+        if ending.error is not None:
+            raise type(ending.error)("; ".join([ending.words, *troubles]), hint=ending.error.hint)
+        self._remember(plans, {gpu.uuid: gpu for gpu in ending.seen})
+        _raise(troubles)
+        return Result(
+            bool(done), done, _diff(plan.gpu for plan in plans), _diff(ending.seen), pending, [_layout(gpu) for gpu in ending.seen]
+        )
+
+    def _attempt(
+        self, plans: Sequence[Plan], units: Sequence[str], done: list[str], pending: list[dict[str, str]], touched: list[str]
+    ) -> _Ending:
+        try:
+            self.services.stop(units, done)
             for plan in plans:
                 if plan.texts():
-                    touched.append(plan.gpu)
-                reason = self._carry_out(plan, done)
+                    touched.append(plan.gpu.uuid)
+                reason = self.hands.carry_out(plan, done)
                 if reason is not None:
                     pending.append({"gpu": plan.gpu.uuid, "reason": reason})
-            self._verify(plans, pending)
+            return _Ending("done", seen=self._verify(plans, pending))
         except leases.LeaseError as error:
-            journal.close(f"stopped: {error}")
-            raise
+            return _Ending(f"stopped: {error}", touched, error.message, error)
         except FleetError as error:
-            outcome = self._put_back(touched)
-            journal.close(f"failed: {error}; {outcome}")
-            raise FleetError(f"{error}; {outcome}") from error
-        journal.close("done")
-        seen = [self.observe(plan.gpu.uuid) for plan in plans]
-        return Result(bool(done), done, _diff(plan.gpu for plan in plans), _diff(seen), pending, [_layout(gpu) for gpu in seen])
+            # Of the GPUs named now, those that an earlier run broke go back with the others.
+            broken = [plan.gpu.uuid for plan in plans if plan.gpu.uuid in self.unfinished.before and plan.gpu.uuid not in touched]
+            left, words = self._put_back({plan.gpu.uuid: plan.gpu for plan in plans}, [*broken, *touched])
+            text = "; ".join([str(error), *words])
+            return _Ending(f"failed: {text}", left, text, FleetError(text, hint=_RUN_AGAIN if left else None))
 
-    def _carry_out(self, plan: Plan, done: list[str]) -> str | None:
-        """One GPU's steps; why its mode is pending, None when it is in force."""
-        reason: str | None = None
-        instances: dict[Slice, GpuInstance] | None = None
-        for step in plan.steps:
-            leases.check(self.options.state_dir, self.options.token)
-            try:
-                if step.action == "mode":
-                    reason = self._set_mode(step, plan)
-                elif step.action == "reset":
-                    self._reset(plan)
-                    reason = None
-                else:
-                    if instances is None:
-                        instances = self._instances(step.gpu)
-                    self._act(step, instances)
-            except FleetError as error:
-                words = f"{error.name} ({error.word}) from {error.call}" if isinstance(error, NvmlError) else str(error)
-                raise FleetError(f"step {len(done) + 1} failed: {step.text}: {words}") from error
-            done.append(step.text)
-            if reason is not None and not any(later.action == "reset" for later in plan.steps):
-                break
-        return self._go_on(plan, reason, done)
-
-    def _go_on(self, plan: Plan, reason: str | None, done: list[str]) -> str | None:
-        """What could not be planned before: a mode that came into force without the reset that such boards may need, or a
-        driver that shows the board's geometry only now."""
-        if reason is None and (plan.pending is not None or plan.later):
-            again = plan_all([(self.observe(plan.gpu.uuid), plan.wish)], self.options.reset)[0]
-            return self._carry_out(again, done) if again.steps else again.pending
-        return reason
-
-    def _instances(self, uuid: str) -> dict[Slice, GpuInstance]:
-        return {Slice(one.start, one.profile): one for one in self.nvml.gpu_instances(self.nvml.find(uuid))}
-
-    def _set_mode(self, step: Step, plan: Plan) -> str | None:
-        """Why the mode is not in force after the call; NVML returns success in any case and says so only by the activation status."""
-        status = self.nvml.set_mig_mode(self.nvml.find(step.gpu), step.mig)
-        mode = self.nvml.mig_mode(self.nvml.find(step.gpu))
-        if mode is not None and mode.current == step.mig:
-            return None
-        if mode is None or mode.pending != step.mig:
-            raise FleetError(f"the driver answers {status} and the mode is not even pending")
-        if status in (SUCCESS, "NVML_ERROR_RESET_REQUIRED"):
-            return RESET_REQUIRED if not plan.gpu.resetless else f"{RESET_REQUIRED}, though this kind of board should need none"
-        return f"{RESET_REQUIRED}, and something uses it ({status})"
-
-    def _reset(self, plan: Plan) -> None:
-        """Reset exactly this GPU. Our own session would count as a user of it, so it is closed meanwhile."""
-        command = [self.options.nvidia_smi, "-r", "-i", plan.gpu.pci]
-        self.nvml.__exit__()
-        try:
-            ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=RESET_SECONDS)
-            words, code = " ".join((ended.stderr or ended.stdout).split()), ended.returncode
-        except OSError as error:
-            words, code = f"{error.strerror}", -1
-        except subprocess.TimeoutExpired:
-            words, code = f"no end after {RESET_SECONDS} s", -1
-        self._like.clear()
-        self.nvml.__enter__()
-        mode = self.nvml.mig_mode(self.nvml.find(plan.gpu.uuid))
-        if code != 0 or mode is None or mode.current != plan.wish.mig:
-            raise FleetError(f"{' '.join(command)} did not bring the mode into force: {words or 'no word'}")
-
-    def _act(self, step: Step, instances: dict[Slice, GpuInstance]) -> None:
-        where = t.cast(Slice, step.where)
-        if step.action == "create":
-            instance = self._create(step, where)
-            instances[where] = instance
-            self._create_compute(instance, step.compute)
-            return
-        if where not in instances:
-            raise FleetError("it is not there any more; something else changes this GPU")
-        instance = instances[where]
-        if step.action == "compute":
-            self._create_compute(instance, step.compute)
-            return
-        for compute in instance.compute_instances:
-            self.nvml.destroy_compute_instance(compute)
-        if step.action == "destroy":
-            self.nvml.destroy_gpu_instance(instance)
-            del instances[where]
-
-    def _create(self, step: Step, where: Slice) -> GpuInstance:
-        handle = self.nvml.find(step.gpu)
-        geometry = self.nvml.geometry(handle)
-        if geometry is None:
-            raise FleetError("the driver shows no MIG profile of this board")
-        profile = find_profile(geometry, where.profile)
-        return self.nvml.create_gpu_instance(handle, profile.id, where.start, profile.size)
-
-    def _create_compute(self, instance: GpuInstance, wanted: tuple[int, ...] | None) -> None:
-        if wanted is None:
-            self.nvml.create_compute_instance(instance)
-            return
-        known = {profile.id: profile for profile in self.nvml.compute_profiles(instance)}
-        for ident in wanted:
-            self.nvml.create_compute_instance(instance, known[ident])
-
-    def _verify(self, plans: Sequence[Plan], pending: Sequence[Mapping[str, str]]) -> None:
+    def _verify(self, plans: Sequence[Plan], pending: Sequence[Mapping[str, str]]) -> list[Gpu]:
         """Look again: only what NVML shows is done."""
         waiting = {entry["gpu"] for entry in pending}
+        seen = []
         for plan in plans:
-            if plan.gpu.uuid in waiting or not plan.texts():
+            gpu = self._see(plan.gpu.uuid)
+            seen.append(gpu)
+            if gpu.uuid in waiting or not plan.texts():
                 continue
-            left = plan_all([(self.observe(plan.gpu.uuid), plan.wish)], self.options.reset)[0].texts()
+            left = plan_gpu(gpu, plan.wish, self.options.reset, judge=False).texts()
             if left:
                 raise FleetError(f"NVML took every step, and this is still to be done: {'; '.join(left)}")
+        return seen
 
-    def _put_back(self, touched: Sequence[Gpu]) -> str:
-        """Bring GPUs back to what was recorded; in words how that went. The next GPU is put back even when one cannot be."""
-        failed = []
-        for gpu in reversed(touched):
+    def _see(self, uuid: str) -> Gpu:
+        """Observe, and once more if that fails: to undo what was done because one look at it failed would be wrong."""
+        try:
+            return self.look.observe(uuid)
+        except FleetError:
+            return self.look.observe(uuid)
+
+    # Going back, and coming back
+
+    def _put_back(self, gpus: Mapping[str, Gpu], touched: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Bring GPUs back to what was recorded, each as far as it goes. How it went in words, and all of them unless all are back:
+        a change is undone as a whole, or it is unfinished."""
+        words = []
+        for uuid in reversed(touched):
+            problems, _pending = self._bring(self._old_layout(gpus[uuid]), [], Scene())
+            if problems:
+                words.append(f"GPU {uuid} could not be put back: {'; '.join(problems)}")
+        return (list(touched), words) if words else ([], ["the layout from before was put back"])
+
+    def _old_layout(self, gpu: Gpu) -> Wish:
+        """As it was before; of a GPU that an earlier change left half done, as it was before that one."""
+        try:
+            return wish_of_line(gpu.uuid, self.unfinished.before[gpu.uuid])
+        except (KeyError, FleetError):
+            return wish_to_return(gpu)
+
+    def _bring(self, wish: Wish, done: list[str], scene: Scene) -> tuple[list[str], str | None]:
+        """Bring a GPU to a wish as far as it goes. What is missing or too much in the end and why, and why its mode is pending."""
+        reasons: list[str] = []
+        reason: str | None = None
+        for _attempt in range(_ATTEMPTS):
             try:
-                reason = self._return(gpu)
+                plan = plan_gpu(self.look.observe(wish.gpu, scene), wish, self.options.reset, judge=False)
             except FleetError as error:
-                reason = str(error)
-            if reason is not None:
-                failed.append(f"GPU {gpu.uuid} could not be put back: {reason}")
-        return "; ".join(failed) or "the layout from before was put back"
+                reasons = [str(error)]
+                continue
+            if not plan.texts():
+                return [], reason or plan.pending
+            reasons, reason = self.hands.try_each(plan, done)
+        return ([] if reason is not None and not reasons else self._differences(wish, reasons)), reason
 
-    def _return(self, gpu: Gpu) -> str | None:
-        wish = wish_to_return(gpu)
-        plan = plan_all([(self.observe(gpu.uuid), wish)], self.options.reset)[0]
-        return self._carry_out(plan, [])
+    def _differences(self, wish: Wish, reasons: Sequence[str]) -> list[str]:
+        """What keeps a GPU from being as wished; nothing when it is."""
+        try:
+            gpu = self._see(wish.gpu)
+            plan = plan_gpu(gpu, wish, self.options.reset, judge=False)
+        except FleetError as error:
+            return list(dict.fromkeys([*reasons, str(error)]))
+        if not plan.texts():
+            return []
+        standing = {one.where: one for one in gpu.slices}
+        wanted = {Slice(one.start, one.profile): one for one in wish.slices or () if one.start is not None}
+        missing = [str(where) for where, one in sorted(wanted.items()) if where not in standing or not fits(standing[where], one)]
+        extra = [str(where) for where in sorted(standing) if where not in wanted]
+        words = [f"it lacks {', '.join(missing)}"] if missing else []
+        words += [f"it still has {', '.join(extra)}"] if extra else []
+        return [*words, *dict.fromkeys(reasons)] or [f"still to be done: {'; '.join(plan.texts())}"]
+
+    def still_there(self, lines: Mapping[str, t.Any], notes: list[str]) -> list[Wish]:
+        """Wishes for the GPUs of these lines that answer; a note for each that does not."""
+        wishes = []
+        for uuid, line in sorted(lines.items()):
+            try:
+                self.nvml.find(uuid)
+                wishes.append(wish_of_line(uuid, line))
+            except NvmlError as error:
+                if error.name not in (GPU_IS_LOST, NOT_FOUND, INVALID_ARGUMENT):
+                    raise
+                word = "is lost" if error.name == GPU_IS_LOST else "is not there"
+                notes.append(f"GPU {uuid} {word} ({error.word}); its layout is kept for when it is back")
+            except FleetError as error:
+                notes.append(str(error))
+        return wishes
+
+    def bring_back(self, wishes: Sequence[Wish]) -> Result:
+        """Each GPU as far as it goes. FleetError names what is missing in the end, when every GPU had its turn."""
+        scene = self.look.scene(self.services.running(), engine=False)
+        before: list[Gpu] = []
+        plans: list[Plan] = []
+        problems: list[str] = []
+        for wish in wishes:
+            try:
+                gpu = self.look.observe(wish.gpu, scene)
+                before.append(gpu)
+                plans.append(plan_gpu(gpu, wish, self.options.reset, judge=False))
+            except FleetError as error:
+                problems.append(str(error))
+        done: list[str] = []
+        pending: list[dict[str, str]] = []
+        left = self._elsewhere(plans)
+        changing = [plan for plan in plans if plan.texts()]
+        if not changing and not self.unfinished.wish and not self.unfinished.stopped:
+            _raise(problems)
+            return self.predicted(plans)
+        texts, units = self._texts(plans)
+        self.journal.begin(_befores(changing), {plan.gpu.uuid: line_of(plan.wish) for plan in changing}, texts)
+        try:
+            self.services.stop(units, done)
+            for plan in plans:
+                wrong, reason = self._bring(plan.wish, done, scene)
+                if wrong:
+                    left.append(plan.gpu.uuid)
+                    problems.append(f"GPU {plan.gpu.uuid} could not be brought back: {'; '.join(wrong)}")
+                elif reason is not None:
+                    pending.append({"gpu": plan.gpu.uuid, "reason": reason})
+        finally:
+            troubles = self.services.start(done, self.unfinished.stopped, block=False)
+        self.journal.finish("; ".join(problems) or "done", left, self.services.stopped)
+        back = [plan for plan in plans if plan.gpu.uuid not in left]
+        seen = [self._see(plan.gpu.uuid) for plan in back]
+        self._remember(back, {gpu.uuid: gpu for gpu in seen})
+        _raise([*problems, *troubles])
+        return Result(bool(done), done, _diff(before), _diff(seen), pending, [_layout(gpu) for gpu in seen])
+
+    def _remember(self, plans: Sequence[Plan], seen: Mapping[str, Gpu]) -> None:
+        """Keep for the next boot what is now, or will be when a mode that waits is in force."""
+        if self.options.remember:
+            note = mig_state.remember(self.options.state_dir, self._lines(plans, seen))
+            self._said += [note] if note else []
+
+    def _lines(self, plans: Sequence[Plan], seen: Mapping[str, Gpu]) -> dict[str, t.Any]:
+        lines = {}
+        for plan in plans:
+            gpu = seen[plan.gpu.uuid]
+            if gpu.mode is not None:
+                in_force = gpu.mode.current == plan.wish.mig
+                lines[gpu.uuid] = line_of(wish_to_return(gpu) if in_force else wish_reached(plan))
+        return lines
 
 
-def _recorded(gpu: Gpu) -> dict[str, t.Any]:
-    mode = t.cast(Mode, gpu.mode)
-    slices = [{"slice": str(one.where), "compute": list(one.compute)} for one in gpu.slices]
-    return {"mig": mode.current, "pending": mode.pending, "instances": slices}
+@dataclass
+class _Ending:
+    """How the steps went: the journal's word, GPUs that are neither as wished nor as before, the error if there was one, and the GPUs."""
+
+    outcome: str
+    left: Sequence[str] = ()
+    words: str = ""
+    error: FleetError | None = None
+    seen: Sequence[Gpu] = ()
+
+
+def _raise(problems: Sequence[str]) -> None:
+    if problems:
+        raise FleetError("; ".join(problems))
+
+
+def _befores(plans: Iterable[Plan]) -> dict[str, t.Any]:
+    """What to go back to, for the journal."""
+    lines = {}
+    for plan in plans:
+        mode = t.cast(Mode, plan.gpu.mode)
+        lines[plan.gpu.uuid] = {**line_of(wish_to_return(plan.gpu)), "pending": mode.pending}
+    return lines
+
+
+def _place(gpu: str, where: Slice | None) -> dict[str, t.Any]:
+    return {"gpu": gpu} if where is None else {"gpu": gpu, "profile": where.profile, "start": where.start}
 
 
 def _diff(gpus: Iterable[Gpu]) -> str:
-    return diff_text((gpu.uuid, gpu.mode, [(one.where, bool(one.compute)) for one in gpu.slices]) for gpu in gpus)
+    return diff_text((gpu.uuid, gpu.mode, [(one.where, one.cut) for one in gpu.slices]) for gpu in gpus)
 
 
 def _after(plans: Sequence[Plan]) -> str:
-    def slices(plan: Plan) -> list[tuple[Slice, bool]]:
-        made = {step.where for step in plan.steps if step.action in ("create", "compute")}
-        usable = made | {one.where for one in plan.gpu.slices if one.compute}
-        return [(where, where in usable) for where in plan.after]
+    def slices(plan: Plan) -> list[tuple[Slice, tuple[int, ...] | None]]:
+        wanted = {Slice(one.start, one.profile): one for one in plan.target if one.start is not None}
+        return [(where, cut_after(plan, wanted[where])) for where in plan.after]
 
     return diff_text((plan.gpu.uuid, plan.mode, slices(plan)) for plan in plans)
 
@@ -466,18 +518,3 @@ def _predicted(plan: Plan) -> dict[str, t.Any]:
 def _entry(gpu: Gpu, mode: Mode | None, instances: list[dict[str, t.Any]]) -> dict[str, t.Any]:
     modes = {"mig": None, "pending": None} if mode is None else {"mig": mode.current, "pending": mode.pending}
     return {"gpu": gpu.uuid, "pci": gpu.pci, **modes, "instances": instances}
-
-
-def _standing(instance: GpuInstance, users: Iterable[Mapping[str, t.Any]]) -> Standing:
-    computes = instance.compute_instances
-    where = Slice(instance.start, instance.profile)
-    ids = tuple(compute.profile_id for compute in computes)
-    return Standing(where, ids, tuple(_words(user) for user in users), computes[0].uuid if computes else None)
-
-
-def _place(holder: Mapping[str, t.Any]) -> int | None:
-    return None if holder["slice"] is None else holder["slice"]["gi"]
-
-
-def _words(holder: Mapping[str, t.Any]) -> str:
-    return f"process {holder['pid']} ({holder['process'] or 'unknown program'})"

@@ -448,6 +448,8 @@ class Nvml(SettingsCalls):
                 if info is not None:
                     slices, sm, most = int(info.sliceCount), int(info.multiprocessorCount), int(info.instanceCount)
                     found.append(ComputeInstanceProfile(enum, int(info.id), slices, sm, most))
+            if not found:  # not to be kept: an instance that goes away under our eyes answers nothing, its like will
+                return ()
             self._ci_profiles[key] = tuple(found)
         return self._ci_profiles[key]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from ansible_collections.gpuops.fleet.plugins.module_utils import cdi, gpu_settings, mig_run
+from ansible_collections.gpuops.fleet.plugins.module_utils import cdi, commands, gpu_settings, mig_run
 from ansible_collections.gpuops.fleet.plugins.module_utils import lease as leases
 from ansible_collections.gpuops.fleet.plugins.module_utils.agent_config import Config
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -29,7 +29,7 @@ _LEASE_SECONDS = 60
 Say = Callable[[str], None]
 
 
-def restore(config: Config, say: Say = print) -> list[str]:
+def restore(config: Config, say: Say = commands.say) -> list[str]:
     """Restore and verify everything that is kept; it can be run at any time. Returns what failed, a line each.
 
     FleetError when nothing could be tried: the driver does not answer, or the host's lease is not to be had.

@@ -106,7 +106,8 @@ def _selected(boards: t.Sequence[Board], selector: Selector) -> list[Board]:
 
 
 def _wish(selector: Selector) -> dict[str, t.Any]:
-    instances = [dict(instance) for instance in selector.get("instances") or []]
+    # The format can say into what a slice is cut, so that a plain profile means one that is not.
+    instances = [{**instance, "compute": "exact"} for instance in selector.get("instances") or []]
     return {"mig": bool(selector["mig"]), "instances": instances}
 
 
@@ -118,7 +119,7 @@ def _same(left: t.Mapping[str, t.Any], right: t.Mapping[str, t.Any]) -> bool:
 
 
 def resolve_selectors(boards: t.Sequence[Board], selectors: t.Sequence[Selector]) -> list[dict[str, t.Any]]:
-    """The layout that the selectors ask of this host: ``[{gpu: UUID, mig: bool, instances: [{profile, count}], source?}, ...]``.
+    """The layout that the selectors ask of this host: ``[{gpu: UUID, mig: bool, instances: [{profile, count, compute}], source?}, ...]``.
 
     Ordered as ``boards``. GPUs that no selector names are left out, so nobody will touch them. ``devices: all`` passes over
     boards without MIG. A GPU that two selectors name must be wished the same by both: mig-parted would apply both in order

@@ -242,7 +242,7 @@ def _container(detail: Mapping[str, t.Any], devices: Sequence[str]) -> Container
 # ---- what is done
 
 
-def bring_up(config: Config, names: Collection[str] | None = None, say: Say = print) -> list[str]:
+def bring_up(config: Config, names: Collection[str] | None = None, say: Say = commands.say) -> list[str]:
     """Start every replica on its own devices, stop what runs on others; ``names`` limits it to these. Returns what is missing, a line each.
 
     It can be run at any time: what runs well is not touched. The host's lease is held meanwhile, and waited for if a play has it.
@@ -261,7 +261,7 @@ def bring_up(config: Config, names: Collection[str] | None = None, say: Say = pr
         return problems + (_Work(config, token, say).carry_out(replicas) if replicas else [])
 
 
-def heal(settings: Mapping[str, t.Any], name: str, say: Say = print) -> None:
+def heal(settings: Mapping[str, t.Any], name: str, say: Say = commands.say) -> None:
     """Start one replica again on its own devices; not waited for until it is healthy. ``settings``: of the agent, as plain data.
 
     FleetError when it cannot be started, is not to be, or another holds the host.

@@ -69,7 +69,7 @@ def parse_entries(entries: Sequence[Mapping[str, t.Any]]) -> list[Device]:
 
 def identified(nvml: Nvml, devices: Sequence[Device]) -> list[Device]:
     """The same devices, each GPU by its UUID, which is all that may be kept. FleetError when one is not there or is lost."""
-    return [replace(device, gpu=_found(nvml, device, lambda handle: nvml.uuid(handle))) for device in devices]
+    return [replace(device, gpu=_found(nvml, device, nvml.uuid)) for device in devices]
 
 
 def resolve(nvml: Nvml, device: Device, check: bool = False) -> str | None:

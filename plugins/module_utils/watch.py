@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import queue
 import signal
-import sys
 import threading
 import time
 import typing as t
@@ -24,6 +23,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import engine_events 
 from ansible_collections.gpuops.fleet.plugins.module_utils import ledger as books
 from ansible_collections.gpuops.fleet.plugins.module_utils.agent_config import parse_known
 from ansible_collections.gpuops.fleet.plugins.module_utils.bookkeeping import Bookkeeper, Pulse, is_running, short_id
+from ansible_collections.gpuops.fleet.plugins.module_utils.commands import say
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import PROBE_LABEL, Engine
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine_events import Event, EventStream
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -51,17 +51,11 @@ def run(settings: _Json) -> int:
     return 0
 
 
-def _say(line: str) -> None:
-    """One line for the journal, which adds the time."""
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
-
-
 @t.final
 class Watch:
     """One watcher. :meth:`work` blocks until :meth:`end` is called, from a signal handler or another thread."""
 
-    def __init__(self, settings: _Json, say: Callable[[str], None] = _say) -> None:
+    def __init__(self, settings: _Json, say: Callable[[str], None] = say) -> None:
         self._config = config = parse_known(settings)
         self._socket = str(config.docker_socket)
         self._say = say

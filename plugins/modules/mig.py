@@ -68,7 +68,8 @@ options:
           profile:
             description:
               - MIG profile, as in V(1g.10gb) or V(1g.10gb+me).
-              - V(1c.3g.20gb) is a compute instance of one compute slice in a slice 3g.20gb. Several share one such slice as far as it holds them.
+              - V(1c.3g.20gb) is a compute instance of one compute slice in a slice 3g.20gb.
+                Several share one such slice as far as it holds them.
             type: str
             required: true
           start:
@@ -116,8 +117,8 @@ options:
     default: nvidia-smi
   drain:
     description:
-      - If containers of this collection (label C(gpuops.service)) are in the way and nobody else is, name them in RV(drain) and change nothing,
-        instead of failing. Whoever asked stops them and calls again.
+      - If containers of this collection (label C(gpuops.service)) are in the way and nobody else is,
+        name them in RV(drain) and change nothing, instead of failing. Whoever asked stops them and calls again.
     type: bool
     default: false
     version_added: 0.2.0

@@ -108,8 +108,9 @@ def papers_of(site: Site) -> dict[str, bytes]:
 
 
 def on_hosts(site: Site) -> dict[str, bytes]:
-    """Every file on the hosts but the empty lock of the lease, which holds nothing."""
-    return {name: text for name, text in site.files().items() if name.partition("/")[0] in site.hosts and not name.endswith(".lock")}
+    """Every file on the hosts but the empty locks, which hold nothing, and the layout that a host remembers for its next boot."""
+    aside = (".lock", "/layout.json")
+    return {name: text for name, text in site.files().items() if name.partition("/")[0] in site.hosts and not name.endswith(aside)}
 
 
 @pytest.fixture(scope="module")

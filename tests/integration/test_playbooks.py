@@ -121,7 +121,7 @@ def test_what_the_owner_wrote_reaches_the_container_and_compose_expands_nothing(
     assert model["environment"]["PRICE"] == "$$5 $${HOME}"
     assert model["ports"] == [f"0.0.0.0:{line['ports']['http']}:8080"]
     assert model["labels"] == {"gpuops.service": "ocr", "gpuops.team": "claims", "gpuops.environment": "production", "gpuops.replica": "2"}
-    assert (model["security_opt"], model["cap_drop"], model["restart"]) == (["no-new-privileges:true"], ["ALL"], "unless-stopped")
+    assert (model["security_opt"], model["cap_drop"], model["restart"]) == (["no-new-privileges:true"], ["ALL"], "no")
     assert model["healthcheck"]["test"][0] == "CMD-SHELL"
     imaging = yaml.safe_load((service_dir(story.site, "imaging-1") / "compose.yml").read_text(encoding="utf-8"))["services"]["model"]
     source = str(story.site.work / HOST / "models" / "imaging")
@@ -288,8 +288,9 @@ def adoption(make_site: MakeSite) -> Adoption:
     site.by_hand(HOST, [{"gpu": "0", "mig": True, "instances": [{"profile": "3g.40gb", "start": 0}, {"profile": "1g.10gb", "start": 5}]}])
 
     def host() -> tuple[dict[str, bytes], dict[str, list[t.Any]]]:
-        # The lease's lock stays where a play was; it holds nothing.
-        files = {name: text for name, text in site.files().items() if name.startswith(HOST) and not name.endswith("/lease.lock")}
+        # The locks stay where a play was; they hold nothing. And the host remembers the layout that it has, for its next boot.
+        papers = ("/lease.lock", "/mig.lock", "/layout.json")
+        files = {name: text for name, text in site.files().items() if name.startswith(HOST) and not name.endswith(papers)}
         return files, site.mutations()
 
     def papers() -> dict[Path, bytes]:

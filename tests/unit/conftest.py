@@ -151,3 +151,31 @@ def run_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunModule:
         return result
 
     return run
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How much the proofs of MIG tried: what a proof recorded with ``record_property`` is added up and printed, passed or not."""
+    told = [prop for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, []) for prop in report.user_properties]
+    found = {name: [value for key, value in told if key == name] for name in ("pairs", "points", "twice")}
+    if found["pairs"]:
+        pairs, boards = sum(one["pairs"] for one in found["pairs"]), len(found["pairs"])
+        terminalreporter.write_line(f"random pairs of layouts tried: {pairs} on {boards} boards{_seconds(found['pairs'])}")
+    if found["points"]:
+        kinds: dict[str, int] = {}
+        for one in found["points"]:
+            for kind, count in one["points"].items():
+                kinds[kind] = kinds.get(kind, 0) + count
+        changes = sum(one["changes"] for one in found["points"])
+        boards = ", ".join(sorted(one["board"] for one in found["points"]))
+        parts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        terminalreporter.write_line(
+            f"crash points tried: {sum(kinds.values())} in {changes} layout changes on {boards}: {parts}{_seconds(found['points'])}"
+        )
+        for left_out in sorted({one["left_out"] for one in found["points"]} - {""}):
+            terminalreporter.write_line(f"crash points left out: {left_out}; all: MIG_PROOF=complete")
+    if found["twice"]:
+        terminalreporter.write_line(f"two runs at once: {sum(one['times'] for one in found['twice'])} times{_seconds(found['twice'])}")
+
+
+def _seconds(found: list[dict[str, t.Any]]) -> str:
+    return f" ({round(sum(one['seconds'] for one in found))} s)"

@@ -107,3 +107,20 @@ def smi(fleet: World) -> str:
     return next(
         str(Path(folder) / "nvidia-smi") for folder in fleet.host.env["PATH"].split(os.pathsep) if (Path(folder) / "nvidia-smi").exists()
     )
+
+
+def process(proc: Path, pid: int, name: str, *targets: str, cgroup: str = "0::/user.slice") -> None:
+    """A process of a host whose proc file system is ``proc``, with files open."""
+    directory = proc / str(pid)
+    (directory / "fd").mkdir(parents=True)
+    (directory / "status").write_text(f"Name:\t{name}\nUid:\t0\t0\t0\t0\n")
+    (directory / "cgroup").write_text(f"{cgroup}\n")
+    for number, target in enumerate(targets, start=3):
+        (directory / "fd" / str(number)).symlink_to(target)
+
+
+def program(path: Path, text: str) -> str:
+    """A stand-in for a program of the host, written for ``sh``; its path."""
+    path.write_text(f"#!/bin/sh\n{text}")
+    path.chmod(0o755)
+    return str(path)

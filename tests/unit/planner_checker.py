@@ -38,7 +38,8 @@ class _Judge:
         self.before: dict[tuple[str, int], list[t.Any]] = {}
         for place in problem.previous:
             self.before.setdefault((place.service, place.replica), []).append(place)
-        self.here = [place for place in solution.placements if place.host in self.hosts]
+        # Whoever finds no way off a drained GPU is there like everybody else.
+        self.here = [place for place in (*solution.placements, *solution.waiting) if place.host in self.hosts]
 
     def say(self, place: t.Any, text: str) -> None:
         self.wrong.append(f"{place.service}-{place.replica}: {text}")
@@ -61,8 +62,18 @@ class _Judge:
                 self.say(place, "was left on a host that is down")
         without = {(each.service, each.replica) for each in self.solution.unplaced}
         for place in self.solution.waiting:
-            if place.host not in self.down or place not in self.problem.previous or (place.service, place.replica) not in without:
-                self.say(place, "waits for no host that is down")
+            drains = [self.gpus[(place.host, uuid)].drain for uuid in place.gpus if (place.host, uuid) in self.gpus]
+            drained = any(drains) and not any(drain.force for drain in drains if drain)
+            down = place.host in self.down and place in self.problem.previous
+            if not (down or (drained and self.kept(place))) or (place.service, place.replica) not in without:
+                self.say(place, "waits for no host that is down, and is on no drained GPU")
+        for place in self.solution.placements:
+            if any(self._drained(place.host, uuid) for uuid in place.gpus) and not self.needs[place.service].adopted:
+                self.say(place, "was left or put on a drained GPU")
+
+    def _drained(self, host: str, uuid: str) -> bool:
+        gpu = self.gpus.get((host, uuid))
+        return gpu is not None and gpu.drain is not None
 
     # What each replica gets is what it asked for, and nobody else has it.
 
@@ -175,6 +186,16 @@ class _Judge:
             sharing = [self.needs[place.service] for place in there if place.mode == "shared" and gpu.uuid in place.gpus]
             if not sharing or any(need.adopted for need in sharing):
                 continue
+            ways = {place.sharing for place in there if place.mode == "shared" and gpu.uuid in place.gpus} | {
+                need.sharing for need in sharing
+            }
+            layout = self.solution.layouts.get((name, gpu.uuid))
+            if len(ways) > 1 or (layout is not None and {layout.sharing} != ways) or (gpu.pin and {gpu.pin.sharing} != ways):
+                self.wrong.append(f"{name} {gpu.uuid}: shared in several ways: {sorted(ways)}")
+            if not gpu.pin and not ways <= set(host.sharing):
+                self.wrong.append(f"{name} {gpu.uuid}: shared in a way that policy does not allow")
+            if ways == {"mps"} and len(sharing) > gpu.mps_clients:
+                self.wrong.append(f"{name} {gpu.uuid}: more clients than MPS serves")
             full = sum(need.memory_mib for need in sharing) > gpu.memory_mib - host.shared_reserve_mib
             if full or len(sharing) > host.shared_max or sum(need.compute or 0 for need in sharing) > 1 + 1e-6:
                 self.wrong.append(f"{name} {gpu.uuid}: shared by more than it can hold")
@@ -186,25 +207,28 @@ class _Judge:
             need = self.needs[each.service]
             if not each.reason or not each.help:
                 self.say(each, "no reason is given")
-            if not need.adopted and not need.ports and any(self._has_room(host, need) for host in self.hosts.values()):
+            own = [place for place in self.here if (place.service, place.replica) == (each.service, each.replica)]
+            if not need.adopted and not need.ports and any(self._has_room(host, need, own) for host in self.hosts.values()):
                 self.say(each, "could have been placed")
 
-    def _has_room(self, host: t.Any, need: t.Any) -> bool:
+    def _has_room(self, host: t.Any, need: t.Any, own: list[t.Any]) -> bool:
         if host.environment != need.environment:
             return False
         for kind in ("cpus", "memory", "shm", "disk"):
             have = getattr(host.capacity, kind)
-            used = sum(getattr(self.needs[place.service].resources, kind) for place in self.here if place.host == host.name)
+            used = sum(
+                getattr(self.needs[place.service].resources, kind) for place in self.here if place.host == host.name and place not in own
+            )
             if have is not None and used + getattr(need.resources, kind) > have + 1e-6:
                 return False
-        free = [gpu for gpu in host.gpus if self._gpu_has_room(host, gpu, need)]
+        free = [gpu for gpu in host.gpus if self._gpu_has_room(host, gpu, need, own)]
         boards = [gpu.board for gpu in free]
         return any(boards.count(board) >= need.count for board in boards)
 
-    def _gpu_has_room(self, host: t.Any, gpu: t.Any, need: t.Any) -> bool:
+    def _gpu_has_room(self, host: t.Any, gpu: t.Any, need: t.Any, own: list[t.Any]) -> bool:
         mode = WANTED_MODE[need.isolation]
-        there = [place for place in self.here if place.host == host.name and gpu.uuid in place.gpus]
-        if gpu.blocked or gpu.cordoned or gpu.outsiders or any(place.mode != mode for place in there):
+        there = [place for place in self.here if place.host == host.name and gpu.uuid in place.gpus and place not in own]
+        if gpu.blocked or gpu.cordoned or gpu.drain or gpu.outsiders or any(place.mode != mode for place in there):
             return False
         if not wanted_board(gpu.board, need):
             return False
@@ -216,6 +240,11 @@ class _Judge:
             return not there and gpu.memory_mib >= need.memory_mib
         if mode == "shared":
             sharing = [self.needs[place.service] for place in there]
+            way = need.sharing
+            if any(place.sharing != way for place in there) or (gpu.pin.sharing != way if gpu.pin else way not in host.sharing):
+                return False
+            if way == "mps" and len(there) >= gpu.mps_clients:
+                return False
             memory = sum(other.memory_mib for other in sharing) + need.memory_mib
             compute = sum(other.compute or 0 for other in sharing) + (need.compute or 0)
             return len(there) < host.shared_max and memory <= gpu.memory_mib - host.shared_reserve_mib and compute <= 1

@@ -65,7 +65,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def test_a_host_without_a_plan_has_nothing_to_do(site: Site) -> None:
-    assert site.read() == {"changed": False, "exists": False, "plan": None, "layout": [], "services": []}
+    assert site.read() == {"changed": False, "exists": False, "plan": None, "layout": [], "mps": [], "services": []}
 
 
 def test_the_hands_are_told_layout_manifest_place_and_devices(site: Site) -> None:
@@ -154,4 +154,4 @@ def test_the_module_of_the_same_name_documents_every_argument_of_the_door() -> N
     options = yaml.safe_load(documented.DOCUMENTATION)["options"]
     assert set(options) == ActionModule._VALID_ARGS
     returned = yaml.safe_load(documented.RETURN)
-    assert {*returned, "changed"} == {"changed", "exists", "plan", "layout", "services"}
+    assert {*returned, "changed"} == {"changed", "exists", "plan", "layout", "mps", "services"}

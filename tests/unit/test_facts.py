@@ -94,6 +94,7 @@ def test_the_facts_of_a_host_have_their_documented_shape(fleet_host: MakeHost, o
         "engine",
         "geometries",
         "gpus",
+        "drains_idle",
         "plan",
         "errors",
     ]
@@ -135,6 +136,7 @@ def test_the_facts_of_a_host_have_their_documented_shape(fleet_host: MakeHost, o
             "persistence": gpu["persistence"],
             "compute_mode": "default",
             "ecc": {"current": True, "pending": True},
+            "drain": None,
         }
     ]
     assert 0 <= result["gpus"][0]["memory_used_mib"] < 81920

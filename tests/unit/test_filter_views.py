@@ -357,3 +357,52 @@ def test_every_filter_is_documented_and_used_by_a_playbook_or_a_role() -> None:
         assert callable(function)
         assert (ROOT / "plugins" / "filter" / f"{name}.yml").exists()
         assert any(f"gpuops.fleet.{name}" in text for text in texts), name
+
+
+# Drains
+
+FILTERS = FilterModule().filters()
+DRAIN: dict[str, t.Any] = {
+    "by": "lin",
+    "reason": "fan",
+    "since": "2026-11-21T12:00:00Z",
+    "until": "2026-12-01T23:59:59Z",
+    "force": False,
+}
+
+
+def test_every_drain_has_its_line_and_those_that_drain_nothing_say_so() -> None:
+    idle = [{**DRAIN, "gpu": "GPU-9", "why": "ended"}, {**DRAIN, "gpu": None, "why": "ended"}, {**DRAIN, "gpu": "GPU-8", "why": "gone"}]
+    host = {**FACTS["host"], "drain": {**DRAIN, "by": "ann", "reason": "move", "until": None}}
+    known = {**FACTS, "host": host, "gpus": [{**GPU, "drain": {**DRAIN, "force": True}}, WHOLE], "drains_idle": idle}
+    lines = FILTERS["drain_lines"]({"b": {"facts": known}, "a": {"facts": FACTS}, "c": {"facts": None}})
+    assert lines == [
+        "b: the whole host is drained by ann (move), since 2026-11-21T12:00:00Z",
+        "b GPU 0000:07:00.0: drained by lin (fan) until 2026-12-01, since 2026-11-21T12:00:00Z, by force",
+        "b GPU-9: the drain by lin (fan) ended 2026-12-01; playbook release forgets it",
+        "b the whole host: the drain by lin (fan) ended 2026-12-01; playbook release forgets it",
+        "b GPU-8: the drain by lin (fan) is for a GPU that is not there any more; playbook release forgets it",
+    ]
+
+
+def test_who_is_on_a_gpu_is_told_by_slice_with_containers_and_processes() -> None:
+    holders = [
+        {"pid": 77, "process": "python3", "slice": {"gi": 9, "ci": 0}, "kind": "compute"},
+        {"pid": 12, "process": "monitor", "slice": None, "kind": "open_file"},
+        {"pid": 9, "process": "monitor", "slice": None, "kind": "open_file"},
+    ]
+    boxes = [{"id": "a", "name": "ocr-1-model-1", "devices": ["MIG-1"]}, {"id": "b", "name": "bench", "devices": ["GPU-2", "MIG-9"]}]
+    known = {**FACTS, "gpus": [{**GPU, "holders": holders}, WHOLE], "containers": boxes}
+    lines = FILTERS["who_is_on"](known, PLAN, "GPU-1")
+    assert [" ".join(line.split()) for line in lines] == [
+        "GPU SLICE SERVICE CONTAINER PIDS",
+        "0000:07:00.0 1g.10gb@2 ocr-1 ocr-1-model-1 77",
+        "0000:07:00.0 whole - - 9, 12",
+    ]
+    assert [" ".join(line.split()) for line in FILTERS["who_is_on"](known, PLAN, None)][3:] == ["0000:0b:00.0 whole note-1, note-2 bench -"]
+    assert FILTERS["who_is_on"]({**FACTS, "gpus": [GPU]}, None, None) == ["nobody is on it"]
+
+
+def test_what_comes_next_names_the_playbooks() -> None:
+    assert any("gpuops.fleet.release --limit h1" in line for line in FILTERS["drain_steps"]("h1", True))
+    assert not any("release" in line for line in FILTERS["drain_steps"]("h1", False))

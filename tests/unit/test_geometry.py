@@ -274,11 +274,16 @@ def test_a_wish_for_what_the_board_does_not_have_is_an_error() -> None:
         ([], ["3g.40gb", "3g.40gb", "2g.20gb"], "together they need 8 compute slices and the board has 7"),
         ([], ["1g.10gb+me"] * 2, "2x1g.10gb+me is more than the 1 that the board allows"),
         ([Slice(4, "4g.40gb")], [], "4g.40gb cannot start at memory slice 4, only at 0"),
-        ([], ["3g.40gb", "3g.40gb", "1g.10gb"], "there are no free memory slices in a row for 1g.10gb + 2x3g.40gb"),
+        ([], ["3g.40gb", "3g.40gb", "1g.10gb"], "together they need 9 memory slices and the board has 8"),
         (
             [Slice(4, "1g.10gb"), Slice(3, "1g.10gb")],
             ["3g.40gb"],
-            "there are no free memory slices in a row for 3g.40gb beside 1g.10gb@3, 1g.10gb@4",
+            "3g.40gb can only start at memory slice 0 or 4, which 1g.10gb@3 and 1g.10gb@4 take",
+        ),
+        (
+            [Slice(1, "1g.10gb"), Slice(3, "1g.10gb")],
+            ["3g.40gb", "2g.20gb"],
+            "there are no free memory slices in a row for 2g.20gb + 3g.40gb beside 1g.10gb@1, 1g.10gb@3",
         ),
     ],
 )
@@ -494,3 +499,74 @@ def test_on_any_board_free_and_stranded_memory_is_what_all_layouts_show(board: G
     for layout in g.better_layouts(board, as_slices(fixed)):
         assert g.legal(board, layout.slices)
         assert sum(g.find_profile(board, one.profile).size for one in layout.slices) > reach[0]
+
+
+# The best of the places that are equal
+
+
+@pytest.mark.parametrize(
+    ("board", "fixed", "wanted", "starts"),
+    [
+        (A100, [], ["1g.10gb"], [6]),  # 4g.40gb, three 2g.20gb and three 1g.20gb could still begin
+        (A100, [], ["1g.10gb", "1g.10gb"], [4, 5]),  # 4g.40gb at 0, and 1g.20gb at 6
+        (A100, [], ["3g.40gb"], [4]),  # 4g.40gb at 0
+        (A100, [], ["2g.20gb"], [4]),
+        (A100, [Slice(0, "1g.10gb")], ["1g.10gb"], [1]),  # 3g.40gb at 4, and 2g.20gb at 2
+        (A30, [], ["1g.6gb"], [0]),  # wherever it lies, one 2g.12gb and one more 1g.6gb are left
+        (PRO, [], ["1g.24gb", "1g.24gb"], [0, 3]),  # 2g.48gb beside them
+    ],
+)
+def test_what_stays_free_is_of_most_use(board: Geometry, fixed: list[Slice], wanted: list[str], starts: list[int]) -> None:
+    found = g.place_best(board, fixed, wanted, {})
+    assert found is not None
+    assert [one.start for one in found] == starts
+
+
+def test_a_slice_that_is_there_counts_more_than_free_space() -> None:
+    assert g.place_best(A100, [], ["1g.10gb"], {Slice(0, "1g.10gb"): 1}) == [Slice(0, "1g.10gb")]
+
+
+def test_a_profile_that_can_come_no_more_is_no_use() -> None:
+    # three compute slices are left: no 4g.40gb, whatever lies free; so what counts are places for 3g.40gb
+    found = g.place_best(A100, [Slice(0, "3g.40gb")], ["1g.10gb"], {})
+    assert found == [Slice(6, "1g.10gb")]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from([profile.name for profile in A100.profiles]), min_size=1, max_size=5))
+def test_what_is_left_is_the_best_of_all_legal_choices(wanted: list[str]) -> None:
+    def use(layout: tuple[Slice, ...]) -> list[int]:
+        """How many of each shape could stand beside, largest first; without attributes, which change no shape."""
+        plain = [profile for profile in A100.profiles if "+" not in profile.name]
+        counts = []
+        for profile in sorted(plain, key=lambda each: (-each.size, -each.slices)):
+            most = 0
+            for chosen in g.valid_layouts(only(A100, profile.name)):
+                if len(chosen) > most and g.legal(A100, (*layout, *chosen)):
+                    most = len(chosen)
+            counts.append(most)
+        return counts
+
+    found = g.place_best(A100, [], wanted, {})
+    names = sorted(wanted)
+    all_of_them = [layout for layout in g.valid_layouts(A100) if sorted(one.profile for one in layout) == names]
+    if found is None:
+        assert all_of_them == []
+    else:
+        assert use(tuple(found)) == max(map(use, all_of_them))
+
+
+def test_layouts_beside_what_stays_hold_it_where_it_is() -> None:
+    stays = [Slice(0, "1g.10gb")]
+    found = g.nearest_layouts(A100, ["4g.40gb", "2g.20gb"], fixed=stays)
+    assert [layout.text for layout in found] == ["1g.10gb + 2g.20gb", "1g.10gb + 2g.20gb + 3g.40gb", "1g.10gb + 1g.20gb + 2g.20gb"]
+    assert all(stays[0] in layout.slices and g.legal(A100, layout.slices) for layout in found)
+
+
+def test_who_keeps_a_profile_from_every_place_is_named() -> None:
+    slices = [Slice(1, "1g.10gb"), Slice(4, "1g.10gb"), Slice(5, "1g.10gb")]
+    assert g.obstacles(A100, "4g.40gb", slices) == slices[:1]
+    assert g.obstacles(A100, "3g.40gb", slices) == slices
+    assert g.obstacles(A100, "2g.20gb", slices) is None
+    assert g.overlap(A100, Slice(4, "3g.40gb"), slices[2])
+    assert not g.overlap(A100, Slice(0, "3g.40gb"), slices[2])

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.module_utils.journal import Journal, read_json, read_text, write_json, write_text
+from ansible_collections.gpuops.fleet.plugins.module_utils.journal import Journal, Unfinished, read_json, read_text, write_json, write_text
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
@@ -107,40 +106,69 @@ def test_what_is_not_text_is_named(tmp_path: Path) -> None:
     assert str(error.value) == f"cannot read {tmp_path}: Is a directory"
 
 
+BEFORE, WISH = {"GPU-a": {"mig": True}}, {"GPU-a": {"mig": False}}
+WORDS = "an earlier change did not come to its end; it had 2 steps: create one; create two"
+
+
 def test_a_journal_remembers_what_began_until_it_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "j.json"
+    journal = Journal(path)
+    assert journal.unfinished() == Unfinished()
+    journal.begin(BEFORE, WISH, ["create one", "create two"])
+    assert Journal(path).unfinished() == Unfinished(WORDS, BEFORE, WISH)
+    content = {"before": BEFORE, "wish": WISH, "steps": ["create one", "create two"], "outcome": None, "stopped": []}
+    assert read_json(path) == {"state": "open", **content}
+    journal.finish("done")
+    assert journal.unfinished() == Unfinished()
+    assert read_json(path) == {"state": "closed", **content, "outcome": "done"}
+
+
+def test_a_later_change_keeps_what_an_earlier_one_left(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j.json")
-    assert journal.unfinished() is None
-    journal.open({"GPU-a": {"mig": True}}, ["create one", "create two"])
-    assert Journal(tmp_path / "j.json").unfinished() == (
-        "an earlier change did not come to its end; it had 2 steps: create one; create two"
-    )
-    assert json.loads((tmp_path / "j.json").read_text()) == {
-        "state": "open",
-        "before": {"GPU-a": {"mig": True}},
-        "steps": ["create one", "create two"],
-        "outcome": None,
-    }
-    journal.close("done")
-    assert journal.unfinished() is None
-    assert json.loads((tmp_path / "j.json").read_text()) == {
-        "state": "closed",
-        "before": {"GPU-a": {"mig": True}},
-        "steps": ["create one", "create two"],
-        "outcome": "done",
-    }
+    journal.begin({"GPU-a": 1, "GPU-b": 1}, {"GPU-a": 2, "GPU-b": 2}, [])
+    journal.begin({"GPU-b": 3, "GPU-c": 3}, {"GPU-b": 4, "GPU-c": 4}, [])
+    found = journal.unfinished()
+    assert found.before == {"GPU-a": 1, "GPU-b": 1, "GPU-c": 3}, "the layout from before is that from before the first of them"
+    assert found.wish == {"GPU-a": 2, "GPU-b": 4, "GPU-c": 4}, "the wish is the last one"
+    journal.finish("failed", left=["GPU-b"])
+    assert journal.unfinished() == Unfinished(found.words, {"GPU-b": 1}, {"GPU-b": 4})
 
 
-def test_a_journal_that_is_damaged_stops_nobody(tmp_path: Path) -> None:
-    (tmp_path / "j.json").write_text("{")
-    found = Journal(tmp_path / "j.json").unfinished()
-    assert found is not None
-    assert found.startswith("the journal of earlier changes is of no use (")
-    assert "is not JSON" in found
+def test_services_that_were_stopped_stay_written_down_until_they_run_again(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j.json")
+    journal.begin(BEFORE, WISH, [])
+    journal.stop(["b.service", "a.service"])
+    assert journal.unfinished().stopped == ("a.service", "b.service")
+    journal.begin(BEFORE, WISH, [])
+    assert journal.unfinished().stopped == ("a.service", "b.service")
+    journal.finish("done", stopped=["b.service"])
+    assert journal.unfinished().stopped == ("b.service",)
+    journal.finish("done")
+    assert journal.unfinished() == Unfinished()
+
+
+@pytest.mark.parametrize("text", ["{", '{"state": "op', "[]", ""])
+def test_a_journal_that_is_torn_is_put_aside_and_stops_nobody(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "j.json"
+    path.write_text(text)
+    looked = Journal(path).unfinished(repair=False)
+    assert looked.words is not None
+    assert looked.words.startswith(f"the journal of earlier changes is of no use ({path}: this file ")
+    assert path.read_text() == text
+    found = Journal(path).unfinished()
+    assert found == Unfinished(f"{looked.words}; it lies at {path}.unreadable now")
+    assert (tmp_path / "j.json.unreadable").read_text() == text
+    assert Journal(path).unfinished() == Unfinished()
+
+
+def test_a_journal_of_another_shape_stops_nobody(tmp_path: Path) -> None:
+    (tmp_path / "j.json").write_text('{"state": "open", "before": [], "wish": 3, "steps": null, "stopped": "x"}')
+    assert Journal(tmp_path / "j.json").unfinished() == Unfinished("an earlier change did not come to its end; it had 0 steps: ")
 
 
 def test_a_journal_is_closed_even_when_it_was_taken_away_or_damaged(tmp_path: Path) -> None:
-    Journal(tmp_path / "j.json").close("done")
-    assert read_json(tmp_path / "j.json") == {"state": "closed", "outcome": "done"}
+    Journal(tmp_path / "j.json").finish("done")
+    assert read_json(tmp_path / "j.json") == {"state": "closed", "outcome": "done", "stopped": []}
     (tmp_path / "j.json").write_text("{")
-    Journal(tmp_path / "j.json").close("again")
-    assert read_json(tmp_path / "j.json") == {"state": "closed", "outcome": "again"}
+    Journal(tmp_path / "j.json").finish("again")
+    assert read_json(tmp_path / "j.json") == {"state": "closed", "outcome": "again", "stopped": []}

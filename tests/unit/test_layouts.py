@@ -169,11 +169,11 @@ WRONG: list[tuple[str, str]] = [
     (
         layout("{devices: all, mig-enabled: true, mig-devices: {small: 1}}"),
         f"{LINE4}.mig-devices.small: 'small' is no MIG profile; "
-        "write its name as nvidia-smi mig -lgip shows it, such as 1g.10gb or 1g.10gb+me",
+        "write its name as nvidia-smi mig -lgip or -lcip shows it, such as 1g.10gb, 1g.10gb+me or 1c.3g.40gb",
     ),
     (
-        layout("{devices: all, mig-enabled: true, mig-devices: {1c.3g.40gb: 3}}"),
-        f"{LINE4}.mig-devices.1c.3g.40gb: compute instances smaller than their GPU instance are not supported; write 3g.40gb",
+        layout("{devices: all, mig-enabled: true, mig-devices: {4c.3g.40gb: 3}}"),
+        f"{LINE4}.mig-devices.4c.3g.40gb: '4c.3g.40gb' names a compute instance larger than its GPU instance; write 1c to 3c",
     ),
 ]
 

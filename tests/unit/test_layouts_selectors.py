@@ -39,7 +39,7 @@ def refusal(*selectors: t.Mapping[str, t.Any], boards: t.Sequence[Board] | None 
 def test_the_wish_is_what_module_mig_takes_as_layout_in_the_order_of_the_host() -> None:
     wishes = resolve_selectors(HOST, [selector([1], mig=False), selector([0], source="layouts.yml:4", slices={"1g.10gb": 7})])
     assert wishes == [
-        {"gpu": "GPU-aaaa", "mig": True, "instances": [{"profile": "1g.10gb", "count": 7}], "source": "layouts.yml:4"},
+        {"gpu": "GPU-aaaa", "mig": True, "instances": [{"profile": "1g.10gb", "count": 7, "compute": "exact"}], "source": "layouts.yml:4"},
         {"gpu": "GPU-bbbb", "mig": False, "instances": []},
     ]
 
@@ -102,7 +102,10 @@ def test_one_gpu_named_twice_for_the_same_layout_is_one_wish() -> None:
         HOST, [selector([0, "GPU-aaaa"], slices={"1g.10gb": 2, "2g.20gb": 0}), selector("all", slices={"1g.10gb": 2})]
     )
     assert [wish["gpu"] for wish in twice] == ["GPU-aaaa", "GPU-bbbb"]
-    assert twice[0]["instances"] == [{"profile": "1g.10gb", "count": 2}, {"profile": "2g.20gb", "count": 0}]
+    assert twice[0]["instances"] == [
+        {"profile": "1g.10gb", "count": 2, "compute": "exact"},
+        {"profile": "2g.20gb", "count": 0, "compute": "exact"},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ import typing as t
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import parse_slice
-from ansible_collections.gpuops.fleet.plugins.module_utils.mig import Gpu, Standing, parse_layout, plan_all
+from ansible_collections.gpuops.fleet.plugins.module_utils.mig import Gpu, Standing, plan_all
+from ansible_collections.gpuops.fleet.plugins.module_utils.mig_wish import parse_layout
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Mode
 from decide_world import A100
 

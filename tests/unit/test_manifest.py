@@ -51,6 +51,7 @@ def test_a_short_manifest_gets_all_defaults() -> None:
             "memory": 8192,
             "profile": None,
             "compute": None,
+            "sharing": None,
             "models": [],
             "not_models": [],
         },

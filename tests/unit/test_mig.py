@@ -11,7 +11,8 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils import mig
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile, Slice, legal
-from ansible_collections.gpuops.fleet.plugins.module_utils.mig import Gpu, Plan, Standing, Wanted, Wish, plan_gpu
+from ansible_collections.gpuops.fleet.plugins.module_utils.mig import Gpu, Holder, Plan, Standing, plan_gpu
+from ansible_collections.gpuops.fleet.plugins.module_utils.mig_wish import Wanted, Wish, parse_layout
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Mode
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,12 +50,18 @@ def gpu(
         else:
             profile, _ignored, start = one.partition("@")
             standing.append(Standing(Slice(int(start), profile), FULL))
-    return Gpu("GPU-a", "0000:07:00.0", "NVIDIA A100-SXM4-80GB", mode, resetless, geometry, tuple(standing), holders, openers)
+    around = (people(*holders), people(*openers))
+    return Gpu("GPU-a", "0000:07:00.0", "NVIDIA A100-SXM4-80GB", mode, resetless, geometry, tuple(standing), *around)
 
 
 def held(text: str, *holders: str, compute: tuple[int, ...] = FULL) -> Standing:
     profile, _ignored, start = text.partition("@")
-    return Standing(Slice(int(start), profile), compute, holders)
+    return Standing(Slice(int(start), profile), compute, people(*holders))
+
+
+def people(*texts: str) -> tuple[Holder, ...]:
+    """'process 7 (x)' is one whom people call process 7."""
+    return tuple(Holder(text, text.partition(" (")[0]) for text in texts)
 
 
 def wish(*slices: str, mig_on: bool = True) -> Wish:
@@ -100,9 +107,9 @@ def test_one_slice_less_is_one_destroy_and_nothing_else() -> None:
 
 def test_missing_slices_are_created_beside_those_that_are_there() -> None:
     plan = plan_gpu(gpu("1g.10gb@3"), wish("1g.10gb", "3g.40gb", "1g.10gb"), False)
-    assert steps(plan) == ["create 1g.10gb at memory slice 0", "create 3g.40gb at memory slice 4"]
+    assert steps(plan) == ["create 1g.10gb at memory slice 2", "create 3g.40gb at memory slice 4"]
     assert plan.steps[1] == mig.Step("GPU-a", "create", "GPU-a: create 3g.40gb at memory slice 4", where=Slice(4, "3g.40gb"))
-    assert after(plan) == ["1g.10gb@0", "1g.10gb@3", "3g.40gb@4"]
+    assert after(plan) == ["1g.10gb@2", "1g.10gb@3", "3g.40gb@4"]
 
 
 def test_destroys_come_before_creates_and_each_by_start() -> None:
@@ -174,7 +181,7 @@ def test_one_busy_slice_outweighs_any_number_of_idle_ones() -> None:
 
 
 def test_a_slice_that_keeps_what_it_has_is_left_useless_and_a_new_one_is_made_whole() -> None:
-    (wanted,) = mig.parse_layout([{"gpu": "GPU-a", "instances": [{"profile": "1g.10gb", "start": 2, "compute": "keep"}]}])
+    (wanted,) = parse_layout([{"gpu": "GPU-a", "instances": [{"profile": "1g.10gb", "start": 2, "compute": "keep"}]}])
     assert plan_gpu(gpu(held("1g.10gb@2", compute=())), wanted, False).steps == ()
     assert plan_gpu(gpu(held("1g.10gb@2", compute=(0, 0))), wanted, False).steps == ()
     made = plan_gpu(gpu(), wanted, False)
@@ -225,9 +232,23 @@ def test_an_unknown_profile_is_refused_with_those_that_the_board_has(wanted: Wis
 def test_a_busy_slice_that_would_go_is_refused_with_its_users() -> None:
     found = gpu("1g.10gb@0", held("1g.10gb@4", "process 42 (python3)", "process 43 (tritonserver)"))
     assert refused(found, wish("7g.80gb")) == (
-        "GPU GPU-a is in use: process 42 (python3), process 43 (tritonserver) on 1g.10gb@4; nothing was changed "
-        "(first step would be: destroy 1g.10gb at memory slice 0); stop what uses it, or keep the slice in the layout"
+        "GPU GPU-a is in use: process 42 (python3), process 43 (tritonserver) on 1g.10gb@4; "
+        "7g.80gb can only start at memory slice 0, which 1g.10gb of process 42 holds; nothing was changed "
+        "(first step would be: destroy 1g.10gb at memory slice 0); stop what uses it, or keep the slice in the layout; "
+        "nearest layouts that leave it there: 1g.10gb, or 1g.10gb + 3g.40gb, or 1g.10gb + 4g.40gb"
     )
+
+
+def test_the_reason_speaks_of_places_only_where_they_decide() -> None:
+    found = gpu(held("1g.20gb@0", "process 1 (a)"), held("1g.10gb@2", "process 2 (b)"), "1g.10gb@4")
+    words = refused(found, wish("1g.10gb@5", "2g.20gb", "1g.10gb@1"))
+    assert "; 1g.10gb is wished at memory slice 1, which 1g.20gb of process 1 holds; nothing was changed" in words
+    words = refused(found, wish("1g.10gb", "1g.10gb", "1g.10gb", "1g.10gb", "2g.20gb"))
+    assert "; the layout has no 1g.20gb; nothing was changed" in words
+    words = refused(gpu(held("1g.10gb@0", "a"), held("1g.10gb@1", "b")), wish("1g.10gb"))
+    assert "; the layout has only 1 1g.10gb; nothing was changed" in words
+    words = refused(gpu(held("1g.10gb@0", "a"), held("1g.10gb@4", "b")), wish("3g.40gb", "1g.10gb", "1g.10gb"))
+    assert "; 3g.40gb can only start at memory slice 0 or 4, which " in words
 
 
 def test_a_busy_slice_that_stays_is_in_nobodys_way() -> None:
@@ -263,9 +284,9 @@ def test_all_users_are_named_at_once() -> None:
 
 def test_switching_on_comes_first_where_no_reset_is_needed() -> None:
     plan = plan_gpu(gpu(mode=OFF), wish("1g.10gb"), False)
-    assert steps(plan) == ["switch MIG on", "create 1g.10gb at memory slice 0"]
+    assert steps(plan) == ["switch MIG on", "create 1g.10gb at memory slice 6"]
     assert plan.steps[0] == mig.Step("GPU-a", "mode", "GPU-a: switch MIG on", mig=True)
-    assert (plan.mode, plan.pending, after(plan)) == (ON, None, ["1g.10gb@0"])
+    assert (plan.mode, plan.pending, after(plan)) == (ON, None, ["1g.10gb@6"])
 
 
 def test_where_a_reset_is_needed_nothing_follows_the_mode() -> None:
@@ -275,7 +296,7 @@ def test_where_a_reset_is_needed_nothing_follows_the_mode() -> None:
 
 def test_with_reset_allowed_the_run_goes_on() -> None:
     plan = plan_gpu(gpu(mode=OFF, resetless=False), wish("1g.10gb"), True)
-    assert steps(plan) == ["switch MIG on", "reset the GPU at 0000:07:00.0 (nvidia-smi -r)", "create 1g.10gb at memory slice 0"]
+    assert steps(plan) == ["switch MIG on", "reset the GPU at 0000:07:00.0 (nvidia-smi -r)", "create 1g.10gb at memory slice 6"]
     assert [step.action for step in plan.steps] == ["mode", "reset", "create"]
     assert (plan.mode, plan.pending) == (ON, None)
 
@@ -290,7 +311,7 @@ def test_a_switch_on_that_waits_is_not_asked_for_again(resetless: bool) -> None:
     plan = plan_gpu(gpu(mode=GOING_ON, resetless=resetless), wish("1g.10gb"), False)
     assert (plan.steps, plan.mode, plan.pending) == ((), GOING_ON, mig.RESET_REQUIRED)
     plan = plan_gpu(gpu(mode=GOING_ON, resetless=resetless), wish("1g.10gb"), True)
-    assert steps(plan) == ["reset the GPU at 0000:07:00.0 (nvidia-smi -r)", "create 1g.10gb at memory slice 0"]
+    assert steps(plan) == ["reset the GPU at 0000:07:00.0 (nvidia-smi -r)", "create 1g.10gb at memory slice 6"]
 
 
 def test_a_switch_off_that_waits_is_withdrawn_when_mig_is_wished() -> None:
@@ -415,7 +436,7 @@ def test_gpus_come_by_pci_address_whatever_the_order_of_the_wish() -> None:
     plans = mig.plan_all(wished, False)
     assert [text for plan in plans for text in plan.texts()] == [
         "GPU-z: create 7g.80gb at memory slice 0",
-        "GPU-a: create 1g.10gb at memory slice 0",
+        "GPU-a: create 1g.10gb at memory slice 6",
     ]
     assert mig.plan_all(wished[::-1], False) == plans
 
@@ -452,7 +473,7 @@ def test_a_gpu_named_twice_is_refused(named: list[tuple[str, str]], message: str
 
 
 def test_a_layout_is_read() -> None:
-    assert mig.parse_layout(
+    assert parse_layout(
         [
             {
                 "gpu": " GPU-a ",
@@ -506,7 +527,7 @@ def test_a_layout_is_read() -> None:
 )
 def test_a_bad_layout_is_refused_by_field(entry: dict[str, t.Any], message: str) -> None:
     with pytest.raises(FleetError) as error:
-        mig.parse_layout([{"gpu": "0"}, entry])
+        parse_layout([{"gpu": "0"}, entry])
     assert str(error.value) == message
 
 
@@ -516,9 +537,9 @@ def test_a_bad_layout_is_refused_by_field(entry: dict[str, t.Any], message: str)
 def test_the_diff_has_one_line_for_each_slice() -> None:
     text = mig.diff_text(
         [
-            ("GPU-a", ON, [(Slice(4, "1g.10gb"), False), (Slice(0, "3g.40gb"), True)]),
+            ("GPU-a", ON, [(Slice(4, "1g.10gb"), ()), (Slice(0, "3g.40gb"), None), (Slice(5, "2g.20gb"), (1, 1))]),
             ("GPU-b", GOING_ON, []),
-            ("GPU-c", GOING_OFF, [(Slice(0, "1g.10gb"), True)]),
+            ("GPU-c", GOING_OFF, [(Slice(0, "1g.10gb"), None)]),
             ("GPU-d", OFF, []),
             ("GPU-e", None, []),
         ]
@@ -527,6 +548,7 @@ def test_the_diff_has_one_line_for_each_slice() -> None:
         "GPU-a MIG on",
         "GPU-a 3g.40gb@0",
         "GPU-a 1g.10gb@4 (no compute instance)",
+        "GPU-a 2g.20gb@5 (compute instances 1c, 1c)",
         "GPU-b MIG off (on after a reset)",
         "GPU-c MIG on (off after a reset)",
         "GPU-c 1g.10gb@0",

@@ -34,7 +34,7 @@ def test_ansible_itself_runs_the_module(fleet_host: MakeHost, tmp_path: Path) ->
         assert " => " in done.stdout, done.stdout + done.stderr
         return dict(json.loads(done.stdout.partition(" => ")[2]))
 
-    steps = [f"{gpu}: {what}" for what in ("switch MIG on", *(f"create 1g.10gb at memory slice {start}" for start in (0, 1)))]
+    steps = [f"{gpu}: {what}" for what in ("switch MIG on", *(f"create 1g.10gb at memory slice {start}" for start in (4, 5)))]
     predicted = ansible("--check", "--diff")
     assert (predicted["changed"], predicted["steps"]) == (True, steps)
     assert host.calls(mutations=True) == []
@@ -43,4 +43,4 @@ def test_ansible_itself_runs_the_module(fleet_host: MakeHost, tmp_path: Path) ->
     again = ansible()
     assert (again["changed"], again["steps"]) == (False, [])
     shown = host.simctl("show", "--json")["gpus"][0]["mig"]["instances"]
-    assert [(one["profile"], one["start"]) for one in shown] == [("1g.10gb", 0), ("1g.10gb", 1)]
+    assert [(one["profile"], one["start"]) for one in shown] == [("1g.10gb", 4), ("1g.10gb", 5)]

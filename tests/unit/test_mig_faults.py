@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import typing as t
@@ -49,8 +50,12 @@ def test_a_step_that_fails_brings_the_old_layout_back(world: t.Callable[..., Wor
     assert closed["state"] == "closed"
     assert closed["outcome"].endswith("; the layout from before was put back")
     assert closed["before"] == {
-        one: {"mig": True, "pending": True, "instances": [{"slice": "1g.10gb@0", "compute": [0]}, {"slice": "2g.20gb@2", "compute": [1]}]},
-        two: {"mig": True, "pending": True, "instances": [{"slice": "7g.80gb@0", "compute": [4]}]},
+        one: {
+            "mig": True,
+            "pending": True,
+            "slices": [{"profile": "1g.10gb", "start": 0, "compute": [0]}, {"profile": "2g.20gb", "start": 2, "compute": [1]}],
+        },
+        two: {"mig": True, "pending": True, "slices": [{"profile": "7g.80gb", "start": 0, "compute": [4]}]},
     }
 
 
@@ -111,11 +116,17 @@ def test_when_the_way_back_is_closed_too_both_are_said(world: t.Callable[..., Wo
     reason = "NVML_ERROR_UNKNOWN (Unknown Error) from nvmlDeviceCreateGpuInstanceWithPlacement"
     assert result["msg"] == (
         f"step 2 failed: {one}: create 1g.10gb at memory slice 1: {reason}; "
-        f"GPU {one} could not be put back: step 1 failed: {one}: create 1g.10gb at memory slice 0: {reason}"
+        f"GPU {one} could not be put back: it lacks 1g.10gb@0; create 1g.10gb at memory slice 0: {reason}; "
+        "when the cause is gone, the next run with this layout, or the host's agent, completes the change"
     )
+    left = fleet.journal()
+    assert left["state"] == "open"
+    assert left["before"] == {one: {"mig": True, "pending": True, "slices": [{"profile": "1g.10gb", "start": 0, "compute": [0]}]}}
+    assert left["wish"] == {one: {"mig": True, "slices": [{"profile": "1g.10gb", "start": 1, "compute": None}]}}
     assert fleet.slices(1) == ["1g.10gb@0"]
     fleet.host.simctl("fail", "--clear")
     assert fleet.done((one, "1g.10gb@1"), (two, "1g.10gb@1"))[0] == f"{one}: create 1g.10gb at memory slice 1"
+    assert fleet.journal()["state"] == "closed"
 
 
 def test_nobody_but_root_changes_anything(world: t.Callable[..., World]) -> None:
@@ -178,7 +189,7 @@ def test_entries_of_a_layout_file_find_their_gpus_on_the_host(world: t.Callable[
     fleet = world(f"{H100}:2", L40S)
     entry = {"devices": "all", "device_filter": [], "mig": True, "instances": [{"profile": "1g.10gb", "count": 2}], "source": "mig.yaml:3"}
     steps = fleet.done(selectors=[entry])
-    create = [f"create 1g.10gb at memory slice {start}" for start in (0, 1)]
+    create = [f"create 1g.10gb at memory slice {start}" for start in (4, 5)]
     assert steps == [f"{uuid}: {what}" for uuid in fleet.uuids[:2] for what in ("switch MIG on", *create)]
     other = {**entry, "devices": [2], "source": "mig.yaml:9"}
     assert fleet.refused(selectors=[other]).startswith(f"mig.yaml:9: devices: GPU 2 ({fleet.uuids[2]}) has no MIG")
@@ -226,22 +237,26 @@ def test_a_lease_that_is_lost_in_the_middle_stops_the_run_and_nothing_more_is_ch
     result = fleet.mig((fleet.uuids[0], "1g.10gb"), reset=True, nvidia_smi=str(wrapper), lease=mine.token)
     assert result["msg"] == "the lease on this host ran out or was released; nothing more is changed"
     assert (fleet.show()[0]["mig"]["current"], fleet.slices(0)) == (True, [])
-    assert fleet.journal()["outcome"] == f"stopped: {result['msg']}"
+    assert (fleet.journal()["state"], fleet.journal()["outcome"]) == ("open", f"stopped: {result['msg']}")
 
 
 def test_two_runs_do_not_change_one_host_at_once(world: t.Callable[..., World]) -> None:
     fleet = world(H100)
     with lease.exclusive(fleet.state_dir, "mig"):
         result = fleet.mig((fleet.uuids[0], "1g.10gb"))
-        assert result["msg"] == f"another process holds {fleet.state_dir / 'mig.lock'} at this moment; run again when it has ended"
+        holder = rf"process {os.getpid()} \(\S+\), since 20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
+        lock = re.escape(str(fleet.state_dir / "mig.lock"))
+        assert re.fullmatch(f"another process holds {lock} at this moment: {holder}; run again when it has ended", result["msg"])
         assert fleet.mutations() == []
-        assert not fleet.mig((fleet.uuids[0], None))["failed"]
+        assert not fleet.mig((fleet.uuids[0], "1g.10gb"), check=True)["failed"]
+        assert not fleet.mig((fleet.uuids[0], None), remember=False)["failed"], "nothing is to be done and nothing to be written"
 
 
 def test_nothing_is_written_in_check_mode_or_when_nothing_changes(world: t.Callable[..., World]) -> None:
     fleet = world(H100)
     fleet.mig((fleet.uuids[0], "1g.10gb"), check=True)
-    fleet.mig((fleet.uuids[0], None))
+    fleet.mig((fleet.uuids[0], None), check=True)
+    fleet.mig((fleet.uuids[0], None), remember=False)
     assert not fleet.state_dir.exists()
 
 

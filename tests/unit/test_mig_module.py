@@ -10,9 +10,9 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.fleet.plugins.module_utils import mig_run
+from ansible_collections.gpuops.fleet.plugins.module_utils import mig_reset
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
-from mig_world import A100, H100, KNOWN_AFTER_APPLY, L40S, WAITS, World, smi
+from mig_world import A100, H100, KNOWN_AFTER_APPLY, L40S, WAITS, World, process, smi
 
 if t.TYPE_CHECKING:
     from conftest import MakeHost, RunModule
@@ -69,8 +69,8 @@ def test_the_result_shows_the_slices_with_their_uuids(world: t.Callable[..., Wor
             "mig": True,
             "pending": True,
             "instances": [
-                {"profile": "3g.40gb", "start": 0, "uuid": KNOWN_AFTER_APPLY},
-                {"profile": "1g.10gb", "start": 4, "uuid": KNOWN_AFTER_APPLY},
+                {"profile": "1g.10gb", "start": 0, "uuid": KNOWN_AFTER_APPLY},
+                {"profile": "3g.40gb", "start": 4, "uuid": KNOWN_AFTER_APPLY},
             ],
         }
     ]
@@ -78,16 +78,17 @@ def test_the_result_shows_the_slices_with_their_uuids(world: t.Callable[..., Wor
     uuids = [one["uuid"] for one in result["layout"][0]["instances"]]
     shown = {one["start"]: one["ci"][0]["uuid"] for one in fleet.show()[0]["mig"]["instances"]}
     assert uuids == [shown[0], shown[4]]
-    assert result["diff"] == {"before": f"{gpu} MIG off\n", "after": f"{gpu} MIG on\n{gpu} 3g.40gb@0\n{gpu} 1g.10gb@4\n"}
+    assert result["diff"] == {"before": f"{gpu} MIG off\n", "after": f"{gpu} MIG on\n{gpu} 1g.10gb@0\n{gpu} 3g.40gb@4\n"}
     assert (result["notes"], result["reset_required"], result["reboot_required"]) == ([], False, False)
     known = fleet.mig((gpu, "3g.40gb", "1g.10gb", "1g.10gb"), check=True)
-    assert [one["uuid"] for one in known["layout"][0]["instances"]] == [*uuids, KNOWN_AFTER_APPLY]
+    assert [one["uuid"] for one in known["layout"][0]["instances"]] == [uuids[0], KNOWN_AFTER_APPLY, uuids[1]]
 
 
 def test_dropping_a_slice_is_one_destroy_and_touches_nothing_else(world: t.Callable[..., World]) -> None:
     fleet = world(f"{H100}:2")
     one, two = fleet.uuids
-    fleet.mig((one, *["1g.10gb"] * 3), (two, *["1g.10gb"] * 3))
+    three = [f"1g.10gb@{start}" for start in range(3)]
+    fleet.mig((one, *three), (two, *three))
     before = len(fleet.mutations())
     assert fleet.done((one, *["1g.10gb"] * 2), (two, *["1g.10gb"] * 2)) == [
         f"{one}: destroy 1g.10gb at memory slice 2",
@@ -108,7 +109,7 @@ def test_a_gpu_that_is_not_named_is_not_even_looked_at(world: t.Callable[..., Wo
 def test_busy_slices_that_stay_are_in_nobodys_way(world: t.Callable[..., World]) -> None:
     fleet = world(H100)
     (gpu,) = fleet.uuids
-    fleet.mig((gpu, "1g.10gb", "1g.10gb", "1g.10gb"))
+    fleet.mig((gpu, "1g.10gb@0", "1g.10gb@1", "1g.10gb@2"))
     fleet.hold(0, "--gi", "9", "--ci", "0")
     assert fleet.done((gpu, "1g.10gb", "3g.40gb")) == [
         f"{gpu}: destroy 1g.10gb at memory slice 0",
@@ -133,7 +134,7 @@ def test_mig_is_switched_off(world: t.Callable[..., World]) -> None:
     fleet = world(H100)
     (gpu,) = fleet.uuids
     fleet.mig((gpu, "3g.40gb"))
-    assert fleet.done((gpu, None)) == [f"{gpu}: destroy 3g.40gb at memory slice 0", f"{gpu}: switch MIG off"]
+    assert fleet.done((gpu, None)) == [f"{gpu}: destroy 3g.40gb at memory slice 4", f"{gpu}: switch MIG off"]
     assert fleet.show()[0]["mig"]["current"] is False
 
 
@@ -142,7 +143,7 @@ def test_instances_left_out_stay(world: t.Callable[..., World]) -> None:
     (gpu,) = fleet.uuids
     fleet.mig((gpu, "3g.40gb"))
     assert fleet.done({"gpu": gpu}) == []
-    assert fleet.slices(0) == ["3g.40gb@0"]
+    assert fleet.slices(0) == ["3g.40gb@4"]
 
 
 def test_boards_without_mig_may_be_wished_without_it(world: t.Callable[..., World]) -> None:
@@ -211,7 +212,7 @@ def test_after_the_reset_the_same_wish_goes_on(world: t.Callable[..., World]) ->
     (gpu,) = fleet.uuids
     fleet.mig((gpu, "1g.10gb"))
     fleet.host.simctl("reset", "--gpu", "0")
-    assert fleet.done((gpu, "1g.10gb")) == [f"{gpu}: create 1g.10gb at memory slice 0"]
+    assert fleet.done((gpu, "1g.10gb")) == [f"{gpu}: create 1g.10gb at memory slice 6"]
 
 
 def test_a_switch_on_that_waits_is_withdrawn(world: t.Callable[..., World]) -> None:
@@ -229,12 +230,12 @@ def test_with_reset_exactly_the_pending_gpu_is_reset_and_the_run_goes_on(world: 
     assert steps == [
         f"{two}: switch MIG on",
         f"{two}: reset the GPU at {fleet.pcis[1]} (nvidia-smi -r)",
-        f"{two}: create 1g.10gb at memory slice 0",
+        f"{two}: create 1g.10gb at memory slice 6",
     ]
-    assert fleet.slices(1) == ["1g.10gb@0"]
+    assert fleet.slices(1) == ["1g.10gb@6"]
     assert one not in {gpu for _call, gpu in fleet.mutations()}
     assert fleet.done((two, None), reset=True, nvidia_smi=smi(fleet)) == [
-        f"{two}: destroy 1g.10gb at memory slice 0",
+        f"{two}: destroy 1g.10gb at memory slice 6",
         f"{two}: switch MIG off",
         f"{two}: reset the GPU at {fleet.pcis[1]} (nvidia-smi -r)",
     ]
@@ -249,7 +250,7 @@ def test_with_reset_exactly_the_pending_gpu_is_reset_and_the_run_goes_on(world: 
         ),
         ("#!/bin/sh\necho 'treating as warning'\nexit 0\n", "treating as warning"),
         ("#!/bin/sh\nexit 7\n", "no word"),
-        ("#!/no/such/interpreter\n", "No such file or directory"),
+        ("#!/no/such/interpreter\n", "cannot run PROGRAM: No such file or directory"),
     ],
 )
 def test_a_reset_that_fails_is_told_in_its_own_words_and_the_switch_is_withdrawn(
@@ -262,6 +263,7 @@ def test_a_reset_that_fails_is_told_in_its_own_words_and_the_switch_is_withdrawn
     wrapper.chmod(0o755)
     result = fleet.mig((gpu, "1g.10gb"), reset=True, nvidia_smi=str(wrapper))
     assert result["failed"]
+    words = words.replace("PROGRAM", str(wrapper))
     assert result["msg"] == (
         f"step 2 failed: {gpu}: reset the GPU at {fleet.pcis[0]} (nvidia-smi -r): "
         f"{wrapper} -r -i {fleet.pcis[0]} did not bring the mode into force: {words}; the layout from before was put back"
@@ -297,9 +299,11 @@ def test_a_reset_that_hangs_is_given_up(world: t.Callable[..., World], monkeypat
     wrapper = fleet.where / "nvidia-smi"
     wrapper.write_text("#!/bin/sh\nexec sleep 30\n")
     wrapper.chmod(0o755)
-    monkeypatch.setattr(mig_run, "RESET_SECONDS", 0.3)
+    monkeypatch.setattr(mig_reset, "RESET_SECONDS", 0.3)
     result = fleet.mig((fleet.uuids[0], "1g.10gb"), reset=True, nvidia_smi=str(wrapper))
-    assert "did not bring the mode into force: no end after 0.3 s; the layout from before was put back" in result["msg"]
+    asked = f"{wrapper} -r -i {fleet.pcis[0]}"
+    ending = f"did not bring the mode into force: `{asked}` did not end in 0.3 s; the layout from before was put back"
+    assert result["msg"].endswith(ending)
 
 
 def test_a_driver_that_shows_the_geometry_only_with_mig_on_is_asked_again(world: t.Callable[..., World]) -> None:
@@ -411,11 +415,14 @@ def test_one_impossible_wish_keeps_every_gpu_as_it_is(world: t.Callable[..., Wor
 def test_a_busy_slice_that_would_go_is_refused_with_its_process(world: t.Callable[..., World]) -> None:
     fleet = world(f"{H100}:2")
     one, two = fleet.uuids
-    fleet.mig((two, "1g.10gb", "1g.10gb"))
+    fleet.mig((two, "1g.10gb@0", "1g.10gb@1"))
     fleet.hold(1, "--gi", "8", "--ci", "0", pid=os.getpid())
     name = (Path("/proc") / str(os.getpid()) / "comm").read_text().strip()
     words = fleet.refused((one, "1g.10gb"), (two, "7g.80gb"))
-    assert words.startswith(f"GPU {two} is in use: process {os.getpid()} ({name}) on 1g.10gb@1; nothing was changed (first step would be: ")
+    assert words.startswith(
+        f"GPU {two} is in use: process {os.getpid()} ({name}) on 1g.10gb@1; 7g.80gb can only start at memory slice 0, "
+        f"which 1g.10gb of process {os.getpid()} holds; nothing was changed (first step would be: "
+    )
 
 
 def test_a_process_that_is_gone_from_proc_is_busy_all_the_same(world: t.Callable[..., World]) -> None:
@@ -425,33 +432,26 @@ def test_a_process_that_is_gone_from_proc_is_busy_all_the_same(world: t.Callable
     assert words.startswith(f"GPU {fleet.uuids[0]} is in use: process 4194304 (unknown program) on the GPU itself; nothing was changed")
 
 
-def _proc(where: Path, pid: int, name: str, target: str) -> None:
-    directory = where / str(pid)
-    (directory / "fd").mkdir(parents=True)
-    (directory / "status").write_text(f"Name:\t{name}\nUid:\t0\t0\t0\t0\n")
-    (directory / "fd" / "3").symlink_to(target)
-
-
 def test_whoever_has_the_device_file_open_keeps_the_mode_and_not_the_slices(world: t.Callable[..., World]) -> None:
     fleet = world(H100)
     (gpu,) = fleet.uuids
     proc = fleet.where / "proc"
-    _proc(proc, 77, "dcgm-exporter", "/dev/nvidia0")
-    _proc(proc, 78, "nvidia-persistenced", "/dev/nvidia0")
-    _proc(proc, 79, "other", "/dev/nvidia1")
+    process(proc, 77, "dcgm-exporter", "/dev/nvidia0")
+    process(proc, 78, "nvidia-persistenced", "/dev/nvidia0")
+    process(proc, 79, "other", "/dev/nvidia1")
     assert fleet.refused((gpu, "1g.10gb"), proc_root=str(proc)).startswith(
         f"GPU {gpu} is in use: process 77 (dcgm-exporter) on the GPU itself; nothing was changed"
     )
     fleet.mig((gpu,))
-    assert fleet.done((gpu, "1g.10gb"), proc_root=str(proc)) == [f"{gpu}: create 1g.10gb at memory slice 0"]
+    assert fleet.done((gpu, "1g.10gb"), proc_root=str(proc)) == [f"{gpu}: create 1g.10gb at memory slice 6"]
 
 
 def test_an_open_capability_file_makes_its_slice_busy(world: t.Callable[..., World]) -> None:
     fleet = world(H100)
     (gpu,) = fleet.uuids
-    fleet.mig((gpu, "1g.10gb"))
+    fleet.mig((gpu, "1g.10gb@0"))
     proc = fleet.where / "proc"
-    _proc(proc, 77, "model-server", "/dev/nvidia-caps/nvidia-cap12")
+    process(proc, 77, "model-server", "/dev/nvidia-caps/nvidia-cap12")
     (proc / "driver" / "nvidia-caps").mkdir(parents=True)
     (proc / "driver" / "nvidia-caps" / "mig-minors").write_text("gpu0/gi7/access 12\n")
     assert fleet.refused((gpu,), proc_root=str(proc)).startswith(f"GPU {gpu} is in use: process 77 (model-server) on 1g.10gb@0;")

@@ -13,6 +13,9 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice, valid_layouts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    MPS,
+    TIME_SLICE,
+    Drain,
     Gpu,
     Host,
     Instance,
@@ -48,12 +51,14 @@ def gpus(draw: st.DrawFn, name: str, number: int) -> Gpu:
     kind = draw(st.sampled_from(["a100", "a100", "a30", "l40s"]))
     more: dict[str, t.Any] = {
         "cordoned": draw(st.integers(0, 9)) == 0,
+        "drain": Drain("drained by lin (fan)", draw(st.booleans())) if draw(st.integers(0, 7)) == 0 else None,
         "blocked": "lost" if draw(st.integers(0, 9)) == 0 else None,
         "outsiders": ("stranger",) if draw(st.integers(0, 14)) == 0 else (),
     }
     if kind == "l40s":
         if draw(st.integers(0, 9)) == 0:
-            more["pin"] = Pin("shared")
+            more["pin"] = Pin("shared", sharing=draw(st.sampled_from([TIME_SLICE, MPS])))
+        more["mps_clients"] = draw(st.sampled_from([1, 48]))
         return l40s(number, name, **more)
     geometry = A100 if kind == "a100" else A30
     if kind == "a30":
@@ -74,6 +79,7 @@ def hosts(draw: st.DrawFn, name: str) -> Host:
         name=name,
         environment=draw(st.sampled_from(["production", "production", "staging"])),
         modes=tuple(draw(st.sets(st.sampled_from(["mig", "whole", "shared"]), min_size=1))),
+        sharing=draw(st.sampled_from([(TIME_SLICE,), (TIME_SLICE,), (MPS,), (MPS, TIME_SLICE)])),
         shared_max=draw(st.integers(1, 3)),
         capacity=Resources(draw(amount), draw(amount), None, draw(amount)),
         ports=tuple(range(18000, 18000 + draw(st.integers(1, 6)))),
@@ -95,6 +101,7 @@ def needs(draw: st.DrawFn, service: str) -> Need:
         count=draw(st.integers(1, 2)) if isolation == "exclusive" else 1,
         profile=draw(st.sampled_from([None, None, None, "1g.10gb", "3g.40gb", "1g.10gb+me"])) if isolation == "slice" else None,
         compute=draw(st.sampled_from([None, None, 0.3, 0.6])) if isolation != "exclusive" else None,
+        sharing=draw(st.sampled_from([TIME_SLICE, MPS])) if isolation == "shared" else TIME_SLICE,
         models=draw(st.sampled_from([(), (), ("a100",), ("l40s", "a30")])),
         not_models=draw(st.sampled_from([(), (), ("a30",)])),
         resources=Resources(draw(st.integers(0, 6)), draw(st.integers(0, 6)), 0, draw(st.integers(0, 6))),
@@ -110,10 +117,13 @@ def problems(draw: st.DrawFn) -> Problem:
     previous: tuple[Placement, ...] = ()
     if draw(st.booleans()):
         older = tuple(draw(needs(f"service-{number}")) for number in range(draw(st.integers(0, 6))))
+        # Nobody drained anything when they were made, so somebody is on what is drained now.
+        fleet, drained = tuple(replace(each, gpus=tuple(replace(one, drain=None) for one in each.gpus)) for each in fleet), fleet
         previous = make_plan(Problem(fleet, older)).placements
         # Two plans that grew apart, as after a merge: they may name one replica, one slice or one port twice.
         if draw(st.integers(0, 3)) == 0:
             previous += make_plan(Problem(fleet[::-1], tuple(replace(need, priority=100 - need.priority) for need in older))).placements
+        fleet = drained
         adopted = draw(st.sets(st.sampled_from([need.service for need in wanted]))) if wanted else set()
         wanted = tuple(replace(need, adopted=need.service in adopted) for need in wanted)
         if draw(st.booleans()):
@@ -151,7 +161,7 @@ def applied(problem: Problem, solution: Solution) -> tuple[Host, ...]:
         return replace(one, mig=layout.mode == "mig", instances=tuple(known.get(each, Instance(each)) for each in layout.slices))
 
     def listening(name: str, before: frozenset[int]) -> frozenset[int]:
-        return before | {port for place in solution.placements if place.host == name for _name, port in place.ports}
+        return before | {port for place in (*solution.placements, *solution.waiting) if place.host == name for _name, port in place.ports}
 
     return tuple(
         replace(each, gpus=tuple(after(each.name, one) for one in each.gpus), listening=listening(each.name, each.listening))
@@ -183,7 +193,7 @@ def test_planning_again_from_its_own_plan_moves_nothing(problem: Problem) -> Non
 @given(problems())
 def test_planning_again_after_the_plan_was_carried_out_moves_nothing(problem: Problem) -> None:
     first = make_plan(problem)
-    again = make_plan(Problem(applied(problem, first), problem.needs, first.placements))
+    again = make_plan(Problem(applied(problem, first), problem.needs, (*first.placements, *first.waiting)))
     assert (again.placements, again.layouts) == (first.placements, first.layouts)
 
 

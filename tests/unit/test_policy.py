@@ -44,8 +44,8 @@ def test_everything_can_be_said() -> None:
         fleet_reserve={"cpus": 0},
         fleet_ports="20000-20001, 80",
     )
-    assert found.fleet_gpu_layouts[0].model_dump() == {"gpu": 0, "mode": "mig", "slices": ["1g.10gb@4"]}
-    assert found.fleet_gpu_layouts[1].model_dump() == {"gpu": "0000:07:00.0", "mode": "whole", "slices": []}
+    assert found.fleet_gpu_layouts[0].model_dump() == {"gpu": 0, "mode": "mig", "slices": ["1g.10gb@4"], "sharing": None}
+    assert found.fleet_gpu_layouts[1].model_dump() == {"gpu": "0000:07:00.0", "mode": "whole", "slices": [], "sharing": None}
     assert (found.fleet_shared_reserve, found.fleet_capacity.memory, found.fleet_reserve.cpus) == (2048, 65536, 0)
     assert found.fleet_ports == (80, 20000, 20001)
     assert found.fleet_cordoned_gpus == [1, "GPU-x"]

@@ -269,6 +269,21 @@ def test_a_cordoned_gpu_keeps_its_services_and_offers_nothing(by: str) -> None:
     assert ("h, GPU 0", "Cordoned: nothing new is placed here.") in [(alert.where, alert.text) for alert in report.alerts]
 
 
+@pytest.mark.parametrize("whole_host", [False, True])
+def test_a_drained_gpu_is_said_with_who_why_until_when_and_what_is_on_it_still(whole_host: bool) -> None:
+    drain = {"by": "lin", "reason": "fan", "since": "2026-11-21T12:00:00Z", "until": "2026-12-01T23:59:59Z", "force": False}
+    gpu = world.gpu(0, "a100", ["2g.20gb@0", "1g.10gb@2"], drain=None if whole_host else drain)
+    services = [world.on_slice("ocr", 1, gpu, "2g.20gb@0")]
+    known = world.host(gpu, serial=1)
+    known["host"]["drain"] = drain if whole_host else None
+    report = build(Inputs({"h": known}, {"h": world.plan(1, world.cut(gpu, "2g.20gb@0", "1g.10gb@2"), services)}))
+    view = only(report)
+    assert [(block.kind, block.label) for block in view.blocks] == [("held", "2g.20gb@0"), ("aside", "1g.10gb@2"), ("aside", "drained")]
+    words = "rained by lin (fan) until 2026-12-01: nothing new is placed here"
+    assert view.blocks[-1].why == f"d{words}"
+    assert ("h, GPU 0", f"D{words}. On it still: ocr-1.") in [(alert.where, alert.text) for alert in report.alerts]
+
+
 def test_a_gpu_that_is_not_named_is_not_cordoned() -> None:
     assert not only(one_gpu(world.gpu(0, "l40s"), policy=Policy(cordoned=("1", "GPU-0")))).cordoned
 

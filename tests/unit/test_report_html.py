@@ -192,10 +192,11 @@ def test_every_gpu_is_drawn_in_proportion_with_stranded_memory_named() -> None:
     assert parts[0]["attrs"]["title"] == "receipt-ocr-1, team claims, 1g.10gb@0, 9,856 MiB, 1 compute slice, 14 SMs"
     assert "stranded" in parts[7]["attrs"]["class"].split()
     words = " ".join(cards[0]["text"].split())
-    assert "1 of 8 memory slices stranded: 11,392 MiB. Reached by 6x1g.10gb + 1g.20gb." in words
-    assert "7x1g.10gb · 7 of 7 compute slices used" in words
+    sentence = "7 × 1g.10gb uses 7 of 8 memory slices: 11.1 GiB out of reach; 6 × 1g.10gb + 1 × 1g.20gb reaches it."
+    assert f"{sentence} Why: all 7 compute slices are in slices" in words
+    assert "7x1g.10gb · 7 of 7 compute slices, 98 of 98 SMs used" in words
     assert "no memory is left for the rest" not in words
-    assert "6 of 7 compute slices used; no memory is left for the rest" in " ".join(cards[1]["text"].split())
+    assert "6 of 7 compute slices, 84 of 98 SMs used; no memory is left for the rest" in " ".join(cards[1]["text"].split())
     assert "no memory is left" not in " ".join(cards[3]["text"].split())
     strips = [one["attrs"]["aria-label"] for one in it.all("div", role="img")]
     assert strips[:2] == ["7 of 7 compute slices are in slices", "6 of 7 compute slices are in slices"]

@@ -285,6 +285,17 @@ def test_fault_always_lasts_until_it_is_cleared(fleet_host: Hosts) -> None:
         assert pynvml.nvmlDeviceGetCount() == 1
 
 
+def test_a_late_fault_does_the_work_and_says_that_it_failed(fleet_host: Hosts) -> None:
+    host = fleet_host("h100-80gb")
+    host.simctl("fail", "--call", "nvmlDeviceCreateGpuInstance", "--error", "TIMEOUT", "--after")
+    with nvml_open():
+        handle = enable_mig()
+        assert [refusal(create, handle, 19) for _ignored in range(2)] == ["TIMEOUT", None]
+    assert len(host.simctl("show", "--json")["gpus"][0]["mig"]["instances"]) == 2
+    made = [one for one in host.calls(mutations=True) if one["call"] == "nvmlDeviceCreateGpuInstance"]
+    assert [(one["result"], one["mutation"]) for one in made] == [("TIMEOUT", 2), ("SUCCESS", 3)]
+
+
 def test_init_can_fail_and_be_tried_again(fleet_host: Hosts) -> None:
     host = fleet_host("h100-80gb")
     host.simctl("fail", "--call", "nvmlInit", "--error", "NO_PERMISSION")
