@@ -164,6 +164,11 @@ test: $(DEV) $(COLLECTIONS) $(FLOOR) $(FLOOR_COLLECTIONS) simulator ## everythin
 	@rm -rf build/coverage build/pytest && mkdir -p build/coverage build/pytest
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -o cache_dir=build/cache/pytest --basetemp=build/pytest --cov --cov-report=term --cov-report=html --cov-fail-under=90
 
+.PHONY: proof
+proof: $(DEV) $(COLLECTIONS) simulator ## MIG's complete proof: every random pair, crash point and error (test takes a part of it); prints what was tried
+	@rm -rf build/pytest && mkdir -p build/pytest
+	@MIG_PROOF=complete $(PY) -m pytest -n $(JOBS) --dist loadfile -o cache_dir=build/cache/pytest --basetemp=build/pytest tests/unit/test_mig_oracle.py tests/unit/test_mig_crash.py tests/unit/test_mig_twice.py
+
 # --- virtual machines -----------------------------------------------------------------------------------------------
 
 .PHONY: lab

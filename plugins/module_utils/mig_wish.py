@@ -18,6 +18,9 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 
 # More than any board has memory slices; a larger count would only make the search for places long.
 MOST_INSTANCES = 64
+# NVML can ask for no others on any board (nvml.h, NVML_COMPUTE_INSTANCE_PROFILE_*_SLICE). Which of them a GPU instance offers is known
+# only when it exists.
+COMPUTE_SIZES = (1, 2, 3, 4, 6, 7, 8)
 
 _COMPUTE = re.compile(r"(?P<slices>[1-9][0-9]*)c\.(?P<profile>(?P<of>[1-9][0-9]*)g\..+)", re.IGNORECASE)
 
@@ -55,7 +58,8 @@ class Wish:
 def split_profile(name: str) -> tuple[str, int | None]:
     """GPU instance profile, and the compute slices of the compute instance inside it (None: it is filled).
 
-    ``1c.3g.20gb`` -> ('3g.20gb', 1); ``3g.20gb`` and ``3c.3g.20gb`` -> ('3g.20gb', None). FleetError for one larger than its GPU instance.
+    ``1c.3g.20gb`` -> ('3g.20gb', 1); ``3g.20gb`` and ``3c.3g.20gb`` -> ('3g.20gb', None). FleetError for one larger than its GPU instance,
+    and for a size that NVML knows on no board.
     """
     found = _COMPUTE.fullmatch(name.strip())
     if found is None:
@@ -63,6 +67,9 @@ def split_profile(name: str) -> tuple[str, int | None]:
     slices, of = int(found["slices"]), int(found["of"])
     if slices > of:
         raise FleetError(f"'{name}' names a compute instance larger than its GPU instance", hint=f"write 1c to {of}c")
+    if slices != of and slices not in COMPUTE_SIZES:
+        sizes = ", ".join(f"{size}c" for size in COMPUTE_SIZES if size <= of)
+        raise FleetError(f"'{name}': there is no compute instance of {slices} compute slices", hint=f"write one of {sizes}")
     return found["profile"], None if slices == of else slices
 
 

@@ -13,7 +13,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from lab import asking
@@ -162,7 +162,7 @@ def _recut(site: Site, profile: str, replicas: int) -> None:
     must_play(site, "plan")
 
 
-def neighbours(site: Site) -> Iterator[str]:
+def neighbours(site: Site, layouts: Sequence[tuple[str, int]] = (("2g.20gb", 2), ("3g.40gb", 1))) -> Iterator[str]:
     """The slices beside a service under load are cut anew, twice: every request is answered, by the same containers."""
     (guest,) = site.guests()
     served = [replica for replica in asking.replicas(site) if replica.service == "receipt-ocr"]
@@ -171,7 +171,7 @@ def neighbours(site: Site) -> Iterator[str]:
     with concurrent.futures.ThreadPoolExecutor(len(served)) as pool:
         loads = [pool.submit(_load, guest, replica, over) for replica in served]
         try:
-            for profile, replicas in (("2g.20gb", 2), ("3g.40gb", 1)):
+            for profile, replicas in layouts:
                 _recut(site, profile, replicas)
                 changed = must_play(site, "apply")
                 yield from _says(changed, "apply", [rf"create {profile}", "destroy"])
@@ -204,10 +204,13 @@ def _load(guest: Guest, replica: asking.Replica, over: threading.Event) -> tuple
     return answered, failed
 
 
-# Cuts the power as soon as the module that the driver's fault killed is dead, with its journal open: long before the play can tidy up.
+# Cuts the power as soon as the module that the driver's fault killed is dead, with its journal open: before the play can tidy up.
+# The simulated driver lives on the disk that loses what was not yet written: without the sync its fault would be there again.
 POWER_CUT = textwrap.dedent("""\
     cd /var/lib/gpuops-fleet
     until grep -q '"state": "open"' mig-journal.json && flock --nonblock mig.lock true; do :; done
+    simctl kill --clear
+    sync /var/lib/nvmlsim/*
     echo b > /proc/sysrq-trigger
     """)
 

@@ -132,7 +132,7 @@ class Programs:
         """What systemctl was asked to change, in order."""
         log = self.home / "systemctl.log"
         lines = log.read_text().splitlines() if log.exists() else []
-        return [line for line in lines if line.split()[0] not in ("list-units", "is-enabled", "show")]
+        return [line for line in lines if line.split()[0] not in ("is-active", "is-enabled", "list-units", "show")]
 
     def composed(self) -> list[list[str]]:
         """Arguments of each call of docker, in order."""

@@ -77,6 +77,10 @@ def test_compute_instances_share_a_slice_as_far_as_it_holds_them() -> None:
             ".instances[0].profile: '4c.3g.40gb' names a compute instance larger than its GPU instance; write 1c to 3c",
         ),
         (
+            {"profile": "5c.7g.80gb"},
+            ".instances[0].profile: '5c.7g.80gb': there is no compute instance of 5 compute slices; write one of 1c, 2c, 3c, 4c, 6c, 7c",
+        ),
+        (
             {"profile": "1c.3g.40gb", "start": 4, "count": 4},
             ".instances: the compute instances of 3g.40gb at memory slice 4 need more than its 3 compute slices; "
             "leave out start, or wish fewer",
@@ -159,8 +163,8 @@ def test_a_size_that_the_driver_does_not_make_brings_the_old_layout_back(world: 
     fleet = world(H100)
     (gpu,) = fleet.uuids
     fleet.mig((gpu, "1g.10gb@0"))
-    result = fleet.mig({"gpu": gpu, "instances": [{"profile": "5c.7g.80gb"}]})
-    assert "the driver makes no 5c.7g.80gb; it makes 1c.7g.80gb, " in result["msg"]
+    result = fleet.mig({"gpu": gpu, "instances": [{"profile": "6c.7g.80gb"}]})
+    assert "the driver makes no 6c.7g.80gb; it makes 1c.7g.80gb, " in result["msg"]
     assert result["msg"].endswith("; the layout from before was put back")
     assert fleet.slices(0) == ["1g.10gb@0"]
 
