@@ -226,9 +226,11 @@ def engine(path: Path, containers: t.Sequence[dict[str, t.Any]]) -> t.Iterator[N
     with DockerEngine(path, containers) as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
-        yield
-        running.shutdown()
-        thread.join()
+        try:
+            yield
+        finally:
+            running.shutdown()
+            thread.join()
 
 
 MakeSite = t.Callable[..., Site]
