@@ -5,7 +5,8 @@
 
 ``systemctl daemon-reload`` makes systemd write the device rules of every cgroup again. A container that got its GPU from NVIDIA's hook, and
 not by CDI, then loses it (https://github.com/NVIDIA/nvidia-container-toolkit/issues/48). So nothing here reloads without need: a unit that
-was not in memory is read from its file when it is first started, and ``systemctl enable --no-reload`` sets links only. A unit that is in
+was not in memory is read from its file when it is first started, and ``systemctl --root=/ enable`` sets links only: with
+``--no-reload`` systemd would say of every unit of the host, until a reload, that its file changed (seen with 257). A unit that is in
 memory and whose file changed needs a reload; while such a container runs there is none, and the change waits for the next boot.
 """
 
@@ -91,7 +92,7 @@ class Systemd:
 
     def enable(self, name: str) -> None:
         """Set the links that its [Install] asks for, also when they changed."""
-        self._must("--no-reload", "reenable", str(name))
+        self._must("--root=/", "reenable", str(name))
 
     def reload(self) -> None:
         """Have systemd read all units again."""
@@ -103,7 +104,8 @@ class Systemd:
 
     def remove(self, name: str) -> None:
         """Stop and disable it, and remove its file."""
-        self._must("--no-reload", "disable", "--now", name, deadline=_STOP_SECONDS)
+        self._must("stop", name, deadline=_STOP_SECONDS)
+        self._must("--root=/", "disable", name)
         try:
             (self.directory / name).unlink()
         except FileNotFoundError:

@@ -267,8 +267,8 @@ class _Run:
         leases.check(self.places.state_dir, self.options.token)
         self._record({**self.known, ident: work.daemon})
         try:
-            # Without --no-reload systemd would read all units anew, which takes the GPUs from running containers (toolkit issue 1227).
-            for arguments in (("enable", "--no-reload", unit), ("restart" if work.runs else "start", unit)):
+            # Without --root=/ systemd would read all units anew, which takes the GPUs from running containers (toolkit issue 1227).
+            for arguments in (("--root=/", "enable", unit), ("restart" if work.runs else "start", unit)):
                 done = self._systemctl(*arguments)
                 if done.status != 0:
                     raise FleetError(f"systemctl {' '.join(arguments)}: {done.words}")
@@ -285,7 +285,7 @@ class _Run:
         """Stop it, restore the compute mode, and leave nothing behind; the record goes last, so that a run that died is repeated."""
         leases.check(self.places.state_dir, self.options.token)
         daemon, shm = self.known[ident], mps.mount_unit_of(self.places.shm(ident))
-        for arguments in (("disable", "--no-reload", mps.unit_of(ident)), ("stop", mps.unit_of(ident)), ("stop", shm)):
+        for arguments in (("--root=/", "disable", mps.unit_of(ident)), ("stop", mps.unit_of(ident)), ("stop", shm)):
             done = self._systemctl(*arguments)
             if done.status != 0 and "not loaded" not in done.words and "does not exist" not in done.words:
                 raise FleetError(f"systemctl {' '.join(arguments)}: {done.words}")

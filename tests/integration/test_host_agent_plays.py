@@ -67,7 +67,7 @@ def test_apply_brings_the_agent_once_and_check_mode_said_so(site: Site) -> None:
     assert f"{WITHOUT} gets no host agent: it is not run by systemd." in applied.output
     assert f"{WITH} gets no host agent" not in applied.output
     assert sorted(path.name for path in programs.unit_dir.iterdir()) == UNITS
-    assert programs.told() == [*(f"--no-reload reenable {unit}" for unit in UNITS), f"restart {UNITS[2]}"]
+    assert programs.told() == [*(f"--root=/ reenable {unit}" for unit in UNITS), f"restart {UNITS[2]}"]
     for path in programs.unit_dir.iterdir():
         assert f"ExecStart={home}/opt/current/bin/gpuops-fleet-agent " in path.read_text()
     again = site.done("apply")

@@ -21,7 +21,7 @@ PROJECT = "com.docker.compose.project"
 SYSTEMCTL = """\
 import json, os, sys
 here, units = {here!r}, {units!r}
-words = [word for word in sys.argv[1:] if word != "--no-reload"]
+words = [word for word in sys.argv[1:] if word not in ("--no-reload", "--root=/")]
 with open(os.path.join(here, "systemctl.log"), "a") as log:
     log.write(" ".join(sys.argv[1:]) + "\\n")
 store = os.path.join(here, "systemd.json")
@@ -34,6 +34,8 @@ def load(name):
         if text(name) is None:
             sys.exit("Unit " + name + " not found.")
         state["memory"][name] = {{"text": text(name), "active": "inactive"}}
+if "--no-reload" in sys.argv:  # as systemd does: whatever it has in memory is called outdated until a reload
+    state["outdated"] = True
 verb, names = words[0], [word for word in words[1:] if not word.startswith("-")]
 if verb in state["fail"]:
     sys.exit("Failed to " + verb + ": " + state["fail"][verb])
@@ -46,7 +48,7 @@ elif verb == "is-enabled":
     sys.exit(0 if names[0] in state["enabled"] else 1)
 elif verb == "show":
     known = state["memory"].get(names[0])
-    print("yes" if known and known["text"] != text(names[0]) else "no")
+    print("yes" if known and (state.get("outdated") or known["text"] != text(names[0])) else "no")
 elif verb == "reenable":
     if text(names[0]) is None:
         sys.exit("Failed to enable unit: Unit file " + names[0] + " does not exist.")
@@ -55,6 +57,8 @@ elif verb == "disable":
     state["enabled"] = sorted(set(state["enabled"]) - set(names))
     for name in names:
         state["memory"].pop(name, None)
+elif verb == "stop":
+    state["memory"].pop(names[0], None)
 elif verb == "restart":
     load(names[0])
     state["memory"][names[0]]["active"] = "active"

@@ -26,7 +26,7 @@ SYSTEMCTL = '''\
 import os, pathlib, shlex, signal, subprocess, sys, time
 
 UNITS, STATE = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-verb, *rest = [word for word in sys.argv[3:] if word != "--no-reload"]
+verb, *rest = [word for word in sys.argv[3:] if word != "--root=/"]
 STATE.mkdir(exist_ok=True)
 with (STATE / "log").open("a") as log:
     log.write(" ".join(sys.argv[3:]) + chr(10))

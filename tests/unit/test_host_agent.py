@@ -124,7 +124,7 @@ def test_a_host_gets_the_agent_with_its_units_and_no_reload(place: Place) -> Non
         *(step for unit in (RESTORE, SERVICES, WATCH) for step in (f"write unit {unit}", f"enable {unit}")),
         f"start {WATCH}",
     ]
-    assert place.programs.told() == [*(f"--no-reload reenable {unit}" for unit in (RESTORE, SERVICES, WATCH)), f"restart {WATCH}"]
+    assert place.programs.told() == [*(f"--root=/ reenable {unit}" for unit in (RESTORE, SERVICES, WATCH)), f"restart {WATCH}"]
     record = json.loads((place.state_dir / "agent.json").read_text())
     assert record == {"format": 1, "version": VERSION, "path": str(place.root / place.name)}
     assert json.loads(place.config.read_text()) == {"format": 1, "state_dir": str(place.state_dir), "parallel": 2}
@@ -269,7 +269,7 @@ def test_a_python_that_is_of_no_use_is_refused_before_anything_is_written(place:
 
 def test_systemds_refusal_is_told_in_its_words(place: Place) -> None:
     place.programs.systemd(fail={"reenable": "Access denied"})
-    assert place.install()["msg"] == f"systemctl --no-reload reenable {RESTORE} failed: Failed to reenable: Access denied"
+    assert place.install()["msg"] == f"systemctl --root=/ reenable {RESTORE} failed: Failed to reenable: Access denied"
     place.programs.systemd(fail={})
     assert place.install()["steps"] == [
         f"enable {RESTORE}",
@@ -310,7 +310,8 @@ def test_taking_it_away_leaves_what_the_host_remembers(place: Place) -> None:
     assert result["notes"] == ["nobody restores this host's layout or starts its services after a boot now"]
     assert (place.root.exists(), place.config.parent.exists(), list(place.programs.unit_dir.iterdir())) == (False, False, [])
     assert [path.name for path in place.state_dir.iterdir()] == ["plan.json"]
-    assert place.programs.told()[-3:] == [f"--no-reload disable --now {unit}" for unit in (WATCH, SERVICES, RESTORE)]
+    ends = [words for unit in (WATCH, SERVICES, RESTORE) for words in (f"stop {unit}", f"--root=/ disable {unit}")]
+    assert place.programs.told()[-6:] == ends
     again = place.call(state="absent")
     assert (again["changed"], again["notes"]) == (False, [])
 

@@ -60,7 +60,7 @@ def test_a_whole_gpu_gets_a_daemon_in_exclusive_mode_with_its_own_user_and_limit
     assert ask(here, uuid, "get_default_device_pinned_mem_limit 0") == "4G"
     assert f"--reuid=70700 --regid=70700 --clear-groups -- {here.control} -f" in (here.where / "setpriv.log").read_text()
     assert f"CUDA_VISIBLE_DEVICES={uuid}\n" in (here.run_dir / uuid / "env").read_text()
-    assert here.acts() == [f"enable --no-reload gpuops-fleet-mps@{uuid}.service", f"start gpuops-fleet-mps@{uuid}.service"]
+    assert here.acts() == [f"--root=/ enable gpuops-fleet-mps@{uuid}.service", f"start gpuops-fleet-mps@{uuid}.service"]
 
 
 def test_a_slice_gets_one_with_its_mig_uuid_in_default_mode_and_fewer_clients(world: MakeWorld) -> None:
