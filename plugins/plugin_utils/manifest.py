@@ -29,7 +29,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Locate
 
 SCHEMA = 1
 # Fields whose change alone is no reason to touch a replica that runs.
-NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description"})
+NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description", "route", "rollout", "lease"})
+# Fields that came with a later release: where they are not used, they must not make every plan before it stale.
+_LATER = frozenset({"triton", "speech"})
 # The collection pins a replica to its slice by the device request alone; these would fight with it.
 RESERVED_ENV = (
     "CUDA_VISIBLE_DEVICES",
@@ -178,6 +180,86 @@ class ModelNeed(Strict):
     path: Line | None = Field(default=None, description="below the host's model store; the served name if left out")
 
 
+class Tensor(Strict):
+    """An input or output of a Triton model."""
+
+    name: Line
+    type: t.Literal[
+        "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BF16", "STRING"
+    ] = Field(description="Triton's name of the type, without TYPE_")
+    dims: list[t.Annotated[int, Field(ge=-1)]] = Field(min_length=1, description="without the batch dimension; -1 for any size")
+
+
+class Triton(Strict):
+    """A model for Triton: what its config.pbtxt says."""
+
+    model: Line | None = Field(default=None, description="the model's name; the service's own if left out")
+    path: Line = Field(description="directory of the model's versions, below the host's model store")
+    backend: t.Literal["onnxruntime", "tensorrt", "pytorch", "python", "openvino", "tensorflow"] = "onnxruntime"
+    max_batch_size: int = Field(default=0, ge=0, description="0: the model does not batch")
+    inputs: list[Tensor] = Field(min_length=1)
+    outputs: list[Tensor] = Field(min_length=1)
+
+
+class Speech(Strict):
+    """A model for speech to text."""
+
+    model: Line = Field(description="directory of the faster-whisper model, below the host's model store")
+    compute_type: t.Literal["float16", "int8_float16", "int8", "float32"] = "float16"
+    language: t.Annotated[str, Field(pattern=r"^[a-z]{2,3}$")] | None = Field(
+        default=None, description="found out by the model if left out"
+    )
+
+
+class Route(Strict):
+    """How the service is reached through the gateway."""
+
+    port: str = Field(default="http", description="name of one of the ports")
+    host: t.Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")] | None = Field(
+        default=None, description="host name; <service>.<fleet_gateway_domain> if neither host nor path is given"
+    )
+    path: t.Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9_-]$")] | None = Field(
+        default=None, description="path prefix, which is taken off before the request is passed on"
+    )
+    keys: bool = Field(default=True, description="only requests with an API key of a team are let in")
+    teams: list[Name] = Field(default_factory=list, description="teams whose keys are let in; the service's own team always is")
+    rate: int | None = Field(default=None, ge=1, description="requests a minute that one team may send; the platform's default if left out")
+    timeout: int = Field(default=60, ge=1, le=86400, description="seconds that an answer may take")
+
+
+class WarmUp(Strict):
+    """A request that a new version has to answer before anybody else's reaches it."""
+
+    method: t.Literal["GET", "POST"] = "GET"
+    path: t.Annotated[str, Field(pattern=r"^/\S*$")]
+    body: str = ""
+    content_type: Line = "application/json"
+    status: int = Field(default=200, ge=100, le=599)
+    timeout: int = Field(default=60, ge=1, description="seconds that the answer may take")
+
+
+class Rollout(Strict):
+    """How a new version takes the place of the old one."""
+
+    way: t.Literal["auto", "stop-first"] = Field(
+        default="auto", description="auto: the new version proves itself beside the old one where there is room for both"
+    )
+    timeout: int = Field(default=600, ge=1, description="seconds until a new version that does not become healthy has failed")
+    settle: int = Field(default=10, ge=0, description="seconds that it has to stay healthy")
+    drain: int = Field(default=30, ge=0, description="seconds that requests in progress get to end before the old version is stopped")
+    keep: int = Field(default=5, ge=1, le=50, description="versions kept on the host for a rollback")
+    warm_up: WarmUp | None = None
+
+
+class LeaseNeed(Strict):
+    """For how long a notebook or a preview may hold its GPU."""
+
+    days: float = Field(gt=0, le=366, description="from its first start")
+    notice_hours: float = Field(default=24, ge=0, description="how long before its end the notice is given")
+    idle_minutes: int | None = Field(default=None, ge=5, description="it ends earlier when its GPU was idle for so long")
+    idle_below: float = Field(default=0.05, gt=0, lt=1, description="share of the GPU's time below which it is idle")
+
+
 class ManifestModel(Strict):
     """One service."""
 
@@ -199,6 +281,11 @@ class ManifestModel(Strict):
     volumes: list[Volume] = Field(default_factory=list)
     command: list[str] = Field(default_factory=list, description="replaces the image's command")
     model: ModelNeed | None = None
+    triton: Triton | None = None
+    speech: Speech | None = None
+    route: Route | None = None
+    rollout: Rollout = Field(default_factory=Rollout)
+    lease: LeaseNeed | None = None
     lifecycle: t.Literal["managed", "adopted"] = "managed"
 
     @model_validator(mode="after")
@@ -206,6 +293,10 @@ class ManifestModel(Strict):
         if self.gpu.memory is None and self.gpu.profile is None and self.model is None:
             raise Wrong("nothing says how much GPU memory is needed", "add 'memory: 8 GiB', or a 'profile', or a 'model' block", "gpu")
         _ports_agree(self.ports, self.health)
+        if self.route is not None and self.route.port not in [port.name for port in self.ports]:
+            raise Wrong(f"there is no port named '{self.route.port}'", _known_ports(self.ports), "route", "port")
+        if self.rollout.warm_up is not None and self.health is None:
+            raise Wrong("a warm-up request needs to know the port", "add 'health: {port: ...}'", "rollout", "warm_up")
         _targets_differ(self.volumes)
         if self.lifecycle == "managed":
             _can_be_rendered(self)
@@ -222,8 +313,11 @@ def _ports_agree(ports: Sequence[Port], health: Health | None) -> None:
             seen[value] = index
     names = [port.name for port in ports]
     if health is not None and health.port not in names:
-        known = f"write one of: {', '.join(names)}" if names else "add a port"
-        raise Wrong(f"there is no port named '{health.port}'", known, "health", "port")
+        raise Wrong(f"there is no port named '{health.port}'", _known_ports(ports), "health", "port")
+
+
+def _known_ports(ports: Sequence[Port]) -> str:
+    return f"write one of: {', '.join(port.name for port in ports)}" if ports else "add a port"
 
 
 def _targets_differ(volumes: Sequence[Volume]) -> None:
@@ -285,7 +379,7 @@ class Manifest:
     def digest(self) -> str:
         """``sha256:`` of all that a replica is made from; a change of the number of replicas or of the priority is none."""
         data = {key: value for key, value in self.data().items() if key not in NOT_RENDERED}
-        # A field that came with a later release and is not used must not make every plan before it stale.
+        data = {key: value for key, value in data.items() if key not in _LATER or value is not None}
         data["gpu"] = {key: value for key, value in data["gpu"].items() if key != "sharing" or value is not None}
         text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()

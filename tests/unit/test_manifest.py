@@ -62,6 +62,11 @@ def test_a_short_manifest_gets_all_defaults() -> None:
         "volumes": [],
         "command": [],
         "model": None,
+        "triton": None,
+        "speech": None,
+        "route": None,
+        "rollout": {"way": "auto", "timeout": 600, "settle": 10, "drain": 30, "keep": 5, "warm_up": None},
+        "lease": None,
         "lifecycle": "managed",
         "need_mib": 8192,
     }
