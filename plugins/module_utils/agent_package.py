@@ -26,6 +26,7 @@ from pathlib import Path, PurePosixPath
 
 from ansible_collections.gpuops.fleet.plugins.module_utils import commands
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.journal import sync_directory
 
 PACKAGE = "ansible_collections/gpuops/fleet/plugins/module_utils"
 PROGRAM = "gpuops-fleet-agent"
@@ -166,7 +167,7 @@ def install(root: Path, name: str, files: Files, python: str, pip: bool) -> None
         _write(fresh / "bin" / PROGRAM, launcher.encode(), 0o755)
         shutil.rmtree(final, ignore_errors=True)  # a package that does not run
         os.rename(fresh, final)
-        _sync(root)
+        sync_directory(root)
     except OSError as error:
         raise FleetError(f"cannot install the agent below {root}: {error.strerror}: {error.filename}") from error
     finally:
@@ -210,14 +211,6 @@ def _write(path: Path, content: bytes, mode: int) -> None:
         os.fsync(descriptor)
 
 
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _label(directory: Path) -> None:
     """Where SELinux rules, files get the labels of their place: what was made elsewhere and renamed has those of that place."""
     restorecon = shutil.which("restorecon")
@@ -242,7 +235,7 @@ def use(root: Path, name: str) -> None:
             fresh.unlink()
         fresh.symlink_to(name)
         os.replace(fresh, root / CURRENT)
-        _sync(root)
+        sync_directory(root)
     except OSError as error:
         raise FleetError(f"cannot set {root / CURRENT}: {error.strerror}") from error
 

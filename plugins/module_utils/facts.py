@@ -20,8 +20,16 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import drains, host, 
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import ComposeProbe, Engine, absent, resolve_devices
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.holders import OpenFile, merge, open_files
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import GPU_IS_LOST, Nvml
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Found, GpuInstance, Handle, Mode, NvmlError, Process
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import (
+    GPU_IS_LOST,
+    Found,
+    GpuInstance,
+    Handle,
+    Mode,
+    NvmlError,
+    Process,
+)
 from ansible_collections.gpuops.fleet.plugins.module_utils.version import VERSION
 
 SCHEMA = 1

@@ -21,8 +21,8 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import commands
 from ansible_collections.gpuops.fleet.plugins.module_utils import lease as leases
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.journal import read_json, read_text, write_json
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import GPU_IS_LOST, INVALID_ARGUMENT, NOT_FOUND, Nvml
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Handle, NvmlError
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Handle, NvmlError, as_named
 
 FILE = "gpu-settings.json"
 MPS_FILE = "mps.json"
@@ -239,14 +239,8 @@ class _Run:
         return gpus, lost
 
     def _named(self, wish: _Wish, found: Mapping[str, _Gpu]) -> _Gpu:
-        try:
+        with as_named(wish.gpu, wish.where):
             return found[self.nvml.uuid(self.nvml.find(wish.gpu))]
-        except NvmlError as error:
-            if error.name == GPU_IS_LOST:
-                raise FleetError(f"GPU {wish.gpu} is lost", field=wish.where, hint="look for its XID in the kernel's log") from error
-            if error.name in (NOT_FOUND, INVALID_ARGUMENT):
-                raise FleetError(f"there is no GPU {wish.gpu} on this host", field=wish.where) from error
-            raise
 
     def _refusal(self, gpu: _Gpu, name: str, value: t.Any, wish: Values) -> tuple[str, str] | None:
         """Why this GPU cannot have the value, and what would be right; None when it can."""

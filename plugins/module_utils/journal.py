@@ -33,14 +33,14 @@ def write_text(path: Path, text: str, mode: int) -> None:
             stream.flush()
             os.fsync(descriptor)
         os.replace(temporary, path)
-        _sync_directory(path.parent)
+        sync_directory(path.parent)
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise FleetError(f"cannot write {path}: {error.strerror}") from error
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
     """The rename itself is on disk only after this."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

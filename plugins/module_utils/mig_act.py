@@ -14,8 +14,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.module_utils.mig import GUEST_REBOOT, RESET_REQUIRED, Plan, Step, in_the_way, plan_gpu
 from ansible_collections.gpuops.fleet.plugins.module_utils.mig_look import Look
 from ansible_collections.gpuops.fleet.plugins.module_utils.mig_reset import reset_gpu
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import SUCCESS
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import REV2_CI, ComputeInstanceProfile, GpuInstance, NvmlError
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import REV2_CI, SUCCESS, ComputeInstanceProfile, GpuInstance, NvmlError
 
 _GUESTS = ("passthrough", "vgpu")
 

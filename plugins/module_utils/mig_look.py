@@ -25,8 +25,16 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.holders import (
 from ansible_collections.gpuops.fleet.plugins.module_utils.mig import Gpu, Holder, Standing, refuse_twins
 from ansible_collections.gpuops.fleet.plugins.module_utils.mig_reset import drm_user
 from ansible_collections.gpuops.fleet.plugins.module_utils.mig_wish import Wish, parse_layout
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import GPU_IS_LOST, INVALID_ARGUMENT, NOT_FOUND, Nvml
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import GpuInstance, Handle, Mode, NvmlError
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import (
+    GPU_IS_LOST,
+    INVALID_ARGUMENT,
+    NOT_FOUND,
+    GpuInstance,
+    Handle,
+    Mode,
+    NvmlError,
+)
 from ansible_collections.gpuops.fleet.plugins.module_utils.selectors import Board, resolve_selectors
 
 # It has every device file open and lets go of a GPU for a mode that changes at once; a reset it hinders (NVIDIA/gpu-operator issue 118).

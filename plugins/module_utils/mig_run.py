@@ -35,8 +35,8 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.mig_act import Hands
 from ansible_collections.gpuops.fleet.plugins.module_utils.mig_look import Look, Options, Scene
 from ansible_collections.gpuops.fleet.plugins.module_utils.mig_reset import Services, start_text, stop_text
 from ansible_collections.gpuops.fleet.plugins.module_utils.mig_wish import Wish, line_of, wish_of_line
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import GPU_IS_LOST, INVALID_ARGUMENT, NOT_FOUND, Nvml
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Mode, NvmlError
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import GPU_IS_LOST, INVALID_ARGUMENT, NOT_FOUND, Mode, NvmlError
 
 __all__ = ["Options", "Result", "apply", "base_lines", "restore"]
 

@@ -17,8 +17,8 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import find_profile
 from ansible_collections.gpuops.fleet.plugins.module_utils.journal import read_text, write_text
 from ansible_collections.gpuops.fleet.plugins.module_utils.mps import Daemon, Places
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import GPU_IS_LOST, INVALID_ARGUMENT, NOT_FOUND, Nvml
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import NvmlError, mps_client_limit
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import NvmlError, as_named, mps_client_limit
 
 PRESENT, ABSENT, PRUNED = "present", "absent", "pruned"
 _UNIT_SECONDS = 120.0
@@ -95,15 +95,9 @@ class _Run:
         name = str(entry["gpu"])
         if state != PRESENT and any(daemon.gpu == name for daemon in self.known.values()):
             return Daemon(name, 0, profile, start)  # a GPU that is gone or lost can be let go of all the same
-        try:
+        with as_named(name, where):
             handle = self.nvml.find(name)
             uuid, geometry = self.nvml.uuid(handle), self.nvml.geometry(handle)
-        except NvmlError as error:
-            if error.name in (NOT_FOUND, INVALID_ARGUMENT):
-                raise FleetError(f"there is no GPU {name} on this host", field=where) from error
-            if error.name == GPU_IS_LOST:
-                raise FleetError(f"GPU {name} is lost", field=where, hint="look for its XID in the kernel's log") from error
-            raise
         if profile is not None and geometry is not None:
             profile = find_profile(geometry, profile).name
         daemon = Daemon(uuid, 0, profile, start, percentage, memory)

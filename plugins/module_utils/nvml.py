@@ -20,10 +20,17 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geome
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import (
     ARCHITECTURES,
     COMPUTE_MODES,
+    FUNCTION_NOT_FOUND,
     HOPPER,
+    INSUFFICIENT_SIZE,
+    INVALID_ARGUMENT,
     NO_INSTANCE,
+    NOT_FOUND,
+    NOT_SUPPORTED,
     REV2_CI,
     REV2_GI,
+    SUCCESS,
+    VERSION_MISMATCH,
     VIRTUALIZATION_MODES,
     ComputeInstance,
     ComputeInstanceProfile,
@@ -46,15 +53,6 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import (
     profile_name,
 )
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_settings import SettingsCalls
-
-SUCCESS = "NVML_SUCCESS"
-NOT_SUPPORTED = "NVML_ERROR_NOT_SUPPORTED"
-INVALID_ARGUMENT = "NVML_ERROR_INVALID_ARGUMENT"
-NOT_FOUND = "NVML_ERROR_NOT_FOUND"
-INSUFFICIENT_SIZE = "NVML_ERROR_INSUFFICIENT_SIZE"
-FUNCTION_NOT_FOUND = "NVML_ERROR_FUNCTION_NOT_FOUND"
-VERSION_MISMATCH = "NVML_ERROR_ARGUMENT_VERSION_MISMATCH"
-GPU_IS_LOST = "NVML_ERROR_GPU_IS_LOST"
 
 _MIB = 2**20
 # NVML writes as many instances as there are, into a buffer "large enough to accommodate the instances supported by the profile".

@@ -5,11 +5,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import typing as t
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+
+# nvmlReturn_t in nvml.h, by name.
+SUCCESS = "NVML_SUCCESS"
+NOT_SUPPORTED = "NVML_ERROR_NOT_SUPPORTED"
+INVALID_ARGUMENT = "NVML_ERROR_INVALID_ARGUMENT"
+NOT_FOUND = "NVML_ERROR_NOT_FOUND"
+INSUFFICIENT_SIZE = "NVML_ERROR_INSUFFICIENT_SIZE"
+FUNCTION_NOT_FOUND = "NVML_ERROR_FUNCTION_NOT_FOUND"
+VERSION_MISMATCH = "NVML_ERROR_ARGUMENT_VERSION_MISMATCH"
+GPU_IS_LOST = "NVML_ERROR_GPU_IS_LOST"
 
 # nvmlDeviceArchitecture_t in nvml.h, API version 13. An unknown newer number is reported as None.
 ARCHITECTURES: dict[int, str] = {
@@ -65,6 +76,19 @@ class NvmlError(FleetError):
         self.name = name
         self.word = word
         super().__init__(message or f"{call}: {name} ({word})")
+
+
+@contextlib.contextmanager
+def as_named(gpu: str, field: str | None = None) -> t.Iterator[None]:
+    """While something is done with a GPU that a person named: FleetError, in a line for that person, when it is lost or not there."""
+    try:
+        yield
+    except NvmlError as error:
+        if error.name == GPU_IS_LOST:
+            raise FleetError(f"GPU {gpu} is lost", field=field, hint="look for its XID in the kernel's log") from error
+        if error.name in (NOT_FOUND, INVALID_ARGUMENT):
+            raise FleetError(f"there is no GPU {gpu} on this host", field=field) from error
+        raise
 
 
 class PynvmlMissing(NvmlError):

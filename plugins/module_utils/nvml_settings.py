@@ -8,10 +8,8 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import COMPUTE_MODES, Handle
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import COMPUTE_MODES, FUNCTION_NOT_FOUND, NOT_SUPPORTED, Handle
 
-NOT_SUPPORTED = "NVML_ERROR_NOT_SUPPORTED"
-FUNCTION_NOT_FOUND = "NVML_ERROR_FUNCTION_NOT_FOUND"
 #: Kinds of clocks that can be locked: nvmlClockType_t, and the calls that lock and unlock.
 CLOCKS = {
     "graphics": (0, "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"),

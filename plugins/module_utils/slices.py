@@ -20,8 +20,8 @@ from pathlib import Path
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import find_profile
 from ansible_collections.gpuops.fleet.plugins.module_utils.journal import read_json, read_text
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import GPU_IS_LOST, INVALID_ARGUMENT, NOT_FOUND, Nvml
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Handle, NvmlError
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Handle, as_named
 
 KNOWN_AFTER_APPLY = "(known after apply)"
 CDI_KIND = "nvidia.com/gpu"
@@ -96,14 +96,8 @@ def _resolve(nvml: Nvml, handle: Handle, device: Device, check: bool) -> str | N
 
 def _found(nvml: Nvml, device: Device, use: t.Callable[[Handle], _T]) -> _T:
     """What ``use`` makes of the device's GPU. FleetError when that GPU is not there or is lost."""
-    try:
+    with as_named(device.gpu, device.name):
         return use(nvml.find(device.gpu))
-    except NvmlError as error:
-        if error.name == GPU_IS_LOST:
-            raise FleetError(f"GPU {device.gpu} is lost", field=device.name, hint="look for its XID in the kernel's log") from error
-        if error.name in (NOT_FOUND, INVALID_ARGUMENT):
-            raise FleetError(f"there is no GPU {device.gpu} on this host", field=device.name) from error
-        raise
 
 
 def _slice(nvml: Nvml, handle: Handle, device: Device, mig: bool) -> str | None:
