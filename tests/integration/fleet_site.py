@@ -59,6 +59,12 @@ class Played:
                 found.append((task, change[1]))
         return sorted(found)
 
+    def said(self) -> list[str]:
+        """The lines of the last message that is a list: a table, or a proposal."""
+        last = list(re.finditer(r'^    "msg": (\[\n.*?^    \])', self.output, re.MULTILINE | re.DOTALL))[-1]
+        lines: list[str] = json.loads(last[1])
+        return lines
+
     def message(self) -> str:
         """The one reason why it failed, without the host's name."""
         assert self.status != 0, self.output
@@ -110,6 +116,10 @@ class Site:
         path = self.manifests / f"{service}.yml"
         path.write_text(yaml.safe_dump({**data, **more}, sort_keys=False), encoding="utf-8")
         return path
+
+    def planned(self, host: str) -> list[str]:
+        """The replicas of a host's plan, by name."""
+        return [f"{line['service']}-{line['replica']}" for line in self.plan(host)["services"]]
 
     def play(self, playbook: str, *options: str) -> Played:
         """Run a playbook of the collection; no run may ever show a traceback."""

@@ -23,17 +23,6 @@ HELD = {"holder": "bob", "purpose": "apply", "expires": 4102444800, "token": "x"
 FAN = ("-e", "drain_reason=fan", "-e", "drain_until=2126-12-01", "-e", "fleet_holder=lin")
 
 
-def said(run: Played) -> list[str]:
-    """The lines of the last message that is a list."""
-    last = list(re.finditer(r'^    "msg": (\[\n.*?^    \])', run.output, re.MULTILINE | re.DOTALL))[-1]
-    lines: list[str] = json.loads(last[1])
-    return lines
-
-
-def services(site: Site, host: str) -> list[str]:
-    return [f"{line['service']}-{line['replica']}" for line in site.plan(host)["services"]]
-
-
 def slices(site: Site, host: str) -> list[str]:
     """Slices of the first GPU, as the simulator shows them."""
     gpu = json.loads(site.simctl(host, "show", "--json"))["gpus"][0]
@@ -94,7 +83,7 @@ def story(served: Site, tmp_path_factory: pytest.TempPathFactory) -> Story:
     drained, again = site.done("drain", "--diff", *arguments), site.done("drain", *arguments)
     status, planned, applied = site.done("status"), site.done("plan"), site.done("apply")
     folder = site.work / LAB_2 / "services"
-    emptied = (services(site, LAB_1), services(site, LAB_2), [path.name for path in folder.iterdir()])
+    emptied = (site.planned(LAB_1), site.planned(LAB_2), [path.name for path in folder.iterdir()])
     refused = site.play("release", "--limit", LAB_2, "-e", "drain_gpu=0", "-e", "fleet_holder=ann")
     release = ("release", "--limit", LAB_2, "-e", f"drain_gpu={gpu}", "-e", "fleet_holder=ann", "-e", "drain_over=lin")
     return Story(
@@ -121,7 +110,7 @@ def test_a_drain_says_who_is_there_and_what_comes_next_and_check_mode_promised_i
     for run in (story.predicted, story.drained):
         assert f"+{story.gpu}: drained by lin (fan) until 2126-12-01" in run.output
     assert story.again.changed() == []
-    lines = said(story.drained)
+    lines = story.drained.said()
     assert re.fullmatch(rf"{LAB_2} GPU \S+: drained by lin \(fan\) until 2126-12-01, since 20\S+Z", lines[0])
     assert re.split(r"  +", lines[2])[1:3] == ["1g.10gb@6", "ocr-2"]
     assert any("gpuops.fleet.plan --diff" in line for line in lines)
@@ -129,7 +118,7 @@ def test_a_drain_says_who_is_there_and_what_comes_next_and_check_mode_promised_i
 
 
 def test_status_shows_the_drain(story: Story) -> None:
-    assert said(story.status)[-1].startswith(f"{LAB_2} GPU 0000:07:00.0: drained by lin (fan) until 2126-12-01")
+    assert story.status.said()[-1].startswith(f"{LAB_2} GPU 0000:07:00.0: drained by lin (fan) until 2126-12-01")
     assert story.status.changed() == []
 
 
@@ -144,7 +133,7 @@ def test_another_person_releases_it_only_by_naming_who_drained_it(story: Story) 
     )
     assert ("Record it on the host", LAB_2) in story.released.changed()
     assert story.once_more.changed() == []
-    assert not any("drained" in line for line in said(story.released))
+    assert not any("drained" in line for line in story.released.said())
 
 
 def test_a_whole_host_and_no_place_elsewhere_what_is_there_stays_and_is_told(site: Site) -> None:
@@ -154,7 +143,7 @@ def test_a_whole_host_and_no_place_elsewhere_what_is_there_stays_and_is_told(sit
     assert planned.status != 0
     assert f"ocr replica 1: its place, 1g.10gb@6 on {LAB_1} GPU-" in planned.message()
     assert "is drained by lin (fan) until 2126-12-01, and there is none elsewhere: " in planned.message()
-    assert (services(site, LAB_1), services(site, LAB_2)) == (["ocr-1"], ["ocr-2"])
+    assert (site.planned(LAB_1), site.planned(LAB_2)) == (["ocr-1"], ["ocr-2"])
     assert site.done("apply").recap[LAB_1]["changed"] == 0
     report = site.done("report")
     assert report.status == 0
@@ -263,7 +252,7 @@ def test_a_layout_goes_out_and_is_asserted_and_each_difference_is_told(site: Sit
     files = site.files()
     run = site.play("assert", "-e", "assert_config=wanted.yaml", "-e", "label=off", "--limit", LAB_2)
     assert run.status != 0
-    assert [line.rpartition(" ")[0] for line in said(run)] == [f"{gpu}: create {each} at memory slice" for each in ("3g.40gb", "1g.10gb")]
+    assert [line.rpartition(" ")[0] for line in run.said()] == [f"{gpu}: create {each} at memory slice" for each in ("3g.40gb", "1g.10gb")]
     assert run.message().startswith(f"{LAB_2} differs from off: {gpu}: create ")
     assert (site.mutations(), site.files()) == (calls, files)
 
@@ -278,10 +267,10 @@ def test_a_layout_file_or_label_that_is_not_there_is_told_in_one_line(served: Si
 
 def test_a_gpu_and_a_layout_are_explained_without_touching_anything(served: Site) -> None:
     files, calls = served.files(), served.mutations()
-    lines = said(served.done("explain", "--limit", LAB_2, "-e", "explain_gpu=0"))
+    lines = served.done("explain", "--limit", LAB_2, "-e", "explain_gpu=0").said()
     assert re.split(r"  +", lines[2])[0::4] == ["1g.10gb@6", "ocr-2"]
     assert any(line.startswith("1 \u00d7 1g.10gb uses 1 of 8 memory slices: ") for line in lines)
-    seven = said(served.done("explain", "-e", "explain_board=a100-80gb", "-e", '{"explain_layout": "7x1g.10gb"}'))
+    seven = served.done("explain", "-e", "explain_board=a100-80gb", "-e", '{"explain_layout": "7x1g.10gb"}').said()
     assert "7 \u00d7 1g.10gb uses 7 of 8 memory slices: 11.1 GiB out of reach; 6 \u00d7 1g.10gb + 1 \u00d7 1g.20gb reaches it" in seven
     impossible = served.play("explain", "--limit", LAB_2, "-e", '{"explain_gpu": "0", "explain_layout": "8x1g.10gb"}')
     assert "8x1g.10gb is more than the 7 that the board allows; the nearest that can: " in impossible.message()

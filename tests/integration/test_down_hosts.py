@@ -27,17 +27,6 @@ def cut_off(site: Site, host: str) -> None:
     site.variables(host, **POLICY, ansible_connection="ssh", ansible_host="127.0.0.1", ansible_port=1)
 
 
-def said(run: Played) -> list[str]:
-    """The lines of the last message that is a list: a table, or a proposal."""
-    last = list(re.finditer(r'^    "msg": (\[\n.*?^    \])', run.output, re.MULTILINE | re.DOTALL))[-1]
-    lines: list[str] = json.loads(last[1])
-    return lines
-
-
-def services(site: Site, host: str) -> list[str]:
-    return [f"{line['service']}-{line['replica']}" for line in site.plan(host)["services"]]
-
-
 def folders(site: Site, host: str) -> list[str]:
     return sorted(path.name for path in (site.work / host / "services").iterdir())
 
@@ -69,8 +58,8 @@ def served(make_site: MakeSite) -> Site:
     site.manifest("imaging", "30 GiB", replicas=2)
     site.done("plan")
     site.done("apply")
-    assert services(site, LAB_1) == ["imaging-1", "receipt-ocr-1"]
-    assert services(site, LAB_2) == ["imaging-2", "receipt-ocr-2"]
+    assert site.planned(LAB_1) == ["imaging-1", "receipt-ocr-1"]
+    assert site.planned(LAB_2) == ["imaging-2", "receipt-ocr-2"]
     return site
 
 
@@ -95,7 +84,7 @@ def story(served: Site, tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 def test_status_shows_what_is_on_the_host_that_is_down_and_why(story: Story) -> None:
     assert story.status.status != 0
-    rows = [re.split(r"  +", line) for line in said(story.status)[1:]]
+    rows = [re.split(r"  +", line) for line in story.status.said()[1:]]
     assert [(row[0], row[3], row[4], row[6]) for row in rows[:-1]] == [
         (LAB_1, "1g.10gb@0", "receipt-ocr-1", "no engine"),
         (LAB_1, "3g.40gb@4", "imaging-1", "no engine"),
@@ -110,7 +99,7 @@ def test_status_shows_what_is_on_the_host_that_is_down_and_why(story: Story) -> 
 def test_plan_proposes_where_its_services_would_go_and_writes_nothing(story: Story) -> None:
     assert story.proposed.status != 0
     assert story.unchanged
-    why, moved, stuck = said(story.proposed)
+    why, moved, stuck = story.proposed.said()
     assert re.fullmatch(r"lab-2 cannot be read: .*[Cc]onnection refused", why)
     assert re.fullmatch(r"receipt-ocr-2 would go from lab-2 to lab-1 GPU-\w+ 1g\.10gb@1", moved)
     assert stuck.startswith(
@@ -124,7 +113,7 @@ def test_a_host_that_is_called_down_loses_what_moves_and_is_not_contacted(story:
     # What has no place fails the play after the plans are written, as ever.
     assert story.planned.problems[-1].startswith("lab-1: imaging replica 2: lab-1: ")
     assert story.serials == {LAB_1: 2, LAB_2: 2}
-    changes = [line.split("  ")[-1].strip() for line in said(story.planned)[1:]]
+    changes = [line.split("  ")[-1].strip() for line in story.planned.said()[1:]]
     assert [re.sub(r"GPU-\w+", "GPU", change) for change in changes] == [
         "kept",
         "no place while lab-2 is down, stays on lab-2 GPU 3g.40gb@4",
@@ -148,7 +137,7 @@ def test_a_host_that_is_back_stops_what_has_moved_and_nothing_else(story: Story)
     assert {host for _task, host in story.returned.changed()} == {LAB_2}
     record = json.loads((story.site.work / LAB_2 / "state" / "plan.json").read_text(encoding="utf-8"))
     assert (record["serial"], record["state"]) == (2, "done")
-    assert services(story.site, LAB_2) == ["imaging-2"]
+    assert story.site.planned(LAB_2) == ["imaging-2"]
     # Only the file of what has no place changes: it has one again.
     assert story.last.changed() == [("Make the plan", LAB_1)]
     assert {host: story.site.plan(host)["serial"] for host in (LAB_1, LAB_2)} == story.serials
@@ -160,12 +149,12 @@ def test_the_first_host_of_all_may_be_the_one_that_is_down(served: Site, tmp_pat
     files = site.files()
     status = site.play("status")
     assert status.status != 0
-    assert [line.split()[0] for line in said(status)[1:]] == [LAB_1, LAB_1, LAB_2, LAB_2, LAB_1]
+    assert [line.split()[0] for line in status.said()[1:]] == [LAB_1, LAB_1, LAB_2, LAB_2, LAB_1]
     proposed = site.play("plan")
     assert proposed.status != 0
-    assert re.fullmatch(r"receipt-ocr-1 would go from lab-1 to lab-2 GPU-\w+ 1g\.10gb@1", said(proposed)[1])
+    assert re.fullmatch(r"receipt-ocr-1 would go from lab-1 to lab-2 GPU-\w+ 1g\.10gb@1", proposed.said()[1])
     checked = site.play("check")
-    assert said(checked) == said(proposed)
+    assert checked.said() == proposed.said()
     assert checked.problems[-1].startswith("lab-1: it cannot be read: ")
     assert site.files() == files
     # The report is made from what was published, and so is a table of a host that is called down.
@@ -181,12 +170,12 @@ def test_all_hosts_may_be_down_and_one_that_breaks_is_told_from_one_that_does_no
     files = site.files()
     status = site.play("status")
     assert status.status != 0
-    lines = said(status)
+    lines = status.said()
     assert [line.split("  ")[-1].strip() for line in lines[1:5]] == ["down", "down", "not read", "not read"]
     assert lines[5].startswith("lab-1 is down: ")
     assert re.match(r"lab-2 is not read: .*/bin/python.* not found", lines[6])
     proposed = site.play("plan")
-    assert [line.split(":")[0] for line in said(proposed)] == ["lab-1 cannot be read", "lab-2 cannot be read"]
+    assert [line.split(":")[0] for line in proposed.said()] == ["lab-1 cannot be read", "lab-2 cannot be read"]
     assert proposed.problems[-1] == "lab-1: lab-1, lab-2 cannot be read, and no other host is left: nothing was written"
     assert site.files() == files
 

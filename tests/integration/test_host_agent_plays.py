@@ -9,7 +9,6 @@ import os
 import subprocess
 import typing as t
 import zipfile
-from pathlib import Path
 
 import pynvml
 import pytest
@@ -26,11 +25,17 @@ UNITS = ["gpuops-fleet-restore.service", "gpuops-fleet-services.service", "gpuop
 
 
 @pytest.fixture(scope="module")
-def site(make_site: MakeSite, tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Site]:
-    """Two hosts with a plan; the first shows systemd as its process 1. ``systemctl`` is a stand-in that remembers."""
+def programs(tmp_path_factory: pytest.TempPathFactory) -> t.Any:
+    """``systemctl`` and its like as stand-ins that remember, and the directory of units that they look after."""
+    made = agent_world.Programs(tmp_path_factory.mktemp("world"))
+    made.unit_dir.mkdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def site(make_site: MakeSite, programs: t.Any) -> t.Iterator[Site]:
+    """Two hosts with a plan; the first shows systemd as its process 1."""
     made = make_site(host_a="a100-80gb:1", host_b="a100-80gb:1")
-    programs = agent_world.Programs(tmp_path_factory.mktemp("world"))
-    programs.unit_dir.mkdir()
     wheel = made.work / "nvidia_ml_py-1-py3-none-any.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.write(pynvml.__file__, "pynvml.py")
@@ -42,7 +47,6 @@ def site(make_site: MakeSite, tmp_path_factory: pytest.TempPathFactory) -> t.Ite
         host_agent_unit_dir=str(programs.unit_dir),
         host_agent_wheel=str(wheel),
     )
-    made.programs = programs  # type: ignore[attr-defined]
     (home / "proc" / "1").mkdir()
     (home / "proc" / "1" / "comm").write_text("systemd\n")
     made.manifest("ocr", replicas=2)
@@ -54,8 +58,7 @@ def site(make_site: MakeSite, tmp_path_factory: pytest.TempPathFactory) -> t.Ite
 
 
 @pytest.mark.slow
-def test_apply_brings_the_agent_once_and_check_mode_said_so(site: Site) -> None:
-    programs = site.programs  # type: ignore[attr-defined]
+def test_apply_brings_the_agent_once_and_check_mode_said_so(site: Site, programs: t.Any) -> None:
     home = site.work / WITH
     predicted = site.done("apply", "--check", "--diff")
     assert not (home / "opt").exists()
@@ -86,9 +89,9 @@ def test_what_apply_installed_runs(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_units_are_as_systemd_wants_them(site: Site) -> None:
-    unit_dir = Path(site.programs.unit_dir)  # type: ignore[attr-defined]
-    restore, services, watch = ((unit_dir / unit).read_text() for unit in UNITS)
+@pytest.mark.usefixtures("site")
+def test_units_are_as_systemd_wants_them(programs: t.Any) -> None:
+    restore, services, watch = ((programs.unit_dir / unit).read_text() for unit in UNITS)
     assert "Before=docker.service" in restore
     assert "Requires=" not in restore + services + watch
     assert "After=docker.service gpuops-fleet-restore.service" in services

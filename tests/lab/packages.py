@@ -84,15 +84,33 @@ def _backports() -> list[str]:
     version = next((line.split(":", 1)[1].strip() for line in candidate.splitlines() if line.strip().startswith("Candidate:")), "")
     if major(version.split(":")[-1]) >= GOOD_QEMU or not release or system.get("ID") != "debian":
         return []
-    home = BUILD / "apt"
-    (home / "lists").mkdir(parents=True, exist_ok=True)
     found = mirror()
-    signed = f"[signed-by={found.keyring}]"
-    lines = [f"deb {signed} {found.uri} {suite} main" for suite in (release, f"{release}-backports")]
-    (home / "sources.list").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    options = {"SourceList": home / "sources.list", "SourceParts": "/dev/null"}
-    state = [f"Dir::State::Lists={home / 'lists'}", f"APT::Default-Release={release}-backports"]
-    return [word for value in [*(f"Dir::Etc::{key}={path}" for key, path in options.items()), *state] for word in ("-o", value)]
+    sources = own_sources(BUILD / "apt", found, [f"{suite} main" for suite in (release, f"{release}-backports")])
+    return [*sources, "-o", f"APT::Default-Release={release}-backports"]
+
+
+def own_sources(home: Path, found: Mirror, suites: t.Sequence[str]) -> list[str]:
+    """Options with which apt-get reads these suites (``bookworm main``) of a mirror and nothing else, and keeps them below ``home``."""
+    for folder in ("lists/partial", "cache/archives/partial"):
+        (home / folder).mkdir(parents=True, exist_ok=True)
+    listing = home / "sources.list"
+    listing.write_text("".join(f"deb [signed-by={found.keyring}] {found.uri} {suite}\n" for suite in suites), encoding="utf-8")
+    options = {"Dir::Etc::SourceList": listing, "Dir::Etc::SourceParts": "/dev/null", "Dir::State::Lists": home / "lists"}
+    return [word for name, value in {**options, "Dir::Cache": home / "cache"}.items() for word in ("-o", f"{name}={value}")]
+
+
+def unpack(package: str, suite: str, target: Path, home: Path) -> None:
+    """Fetches a package of a suite (``trixie main``) and unpacks its files below ``target``; nothing is installed, no root is needed.
+
+    LabError when there is no such package, no mirror, or this is no Debian.
+    """
+    if not shutil.which("apt-get") or not Path(Mirror.keyring).exists():
+        raise LabError(f"the package {package} is not here, and this is no Debian to fetch it")
+    sources = own_sources(home, mirror(), [suite])
+    run(["apt-get", "-qq", *sources, "update"], f"reading the package lists of {suite}", deadline=APT_SECONDS)
+    run(["apt-get", "-qq", *sources, "download", package], f"fetching {package}", cwd=home, deadline=APT_SECONDS)
+    for found in sorted(home.glob(f"{package}_*.deb")):
+        run(["dpkg-deb", "-x", str(found), str(target)], f"unpacking {package}", deadline=60)
 
 
 def major(version: str) -> int:

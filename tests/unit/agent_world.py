@@ -195,11 +195,11 @@ class AgentEngine(engine_world.Engine):
 class _Handler(engine_world._Handler):
     server: AgentEngine
 
-    def do_PUT(self) -> None:  # noqa: N802
+    def do_PUT(self) -> None:  # noqa: N802 -- the name that http.server calls
         self.server.obey(json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0))))
         self._answer(204)
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:  # noqa: N802 -- the name that http.server calls
         if self.path.endswith("/json") and self.path.split("/")[2] in self.server.containers:
             known = self.server.containers[self.path.split("/")[2]]
             words = self.server.health.get(known["Config"]["Labels"].get(PROJECT, ""))

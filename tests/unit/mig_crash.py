@@ -30,6 +30,7 @@ from crash_changes import Change, Changes
 from mig_oracle import Oracle, Where, read_kinds
 from proof_host import DEATHS, SIMULATOR, ProofHost, Saved, instances, load_simulator
 
+# Before pynvml is loaded by what follows (E402): it takes whatever libnvidia-ml.so.1 is there by then.
 load_simulator()
 from ansible_collections.gpuops.fleet.plugins.module_utils import mig_run  # noqa: E402
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError  # noqa: E402

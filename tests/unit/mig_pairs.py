@@ -23,6 +23,7 @@ import pynvml
 from mig_oracle import BUSY, IMPOSSIBLE, POSSIBLE, Oracle, Verdict, Where, read_kinds
 from proof_host import ProofHost, instances, load_simulator
 
+# Before pynvml is loaded by what follows (E402): it takes whatever libnvidia-ml.so.1 is there by then.
 load_simulator()
 from ansible_collections.gpuops.fleet.plugins.module_utils import mig_run  # noqa: E402
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError  # noqa: E402

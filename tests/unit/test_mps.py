@@ -16,6 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import mps
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import mps_client_limit
 from conftest import MakeHost, RunModule
+from debian import program, release
 from mps_world import World, cut
 
 A100, H100, L40S = "a100-80gb", "h100-80gb", "l40s-48gb"
@@ -275,29 +276,7 @@ def test_clients_are_48_or_16_before_volta_and_fewer_in_a_slice(capability: str 
 @pytest.fixture(scope="session")
 def real_control(tmp_path_factory: pytest.TempPathFactory) -> str:
     """NVIDIA's own program: of this machine, or out of Debian's non-free package, kept below build/."""
-    found = which("nvidia-cuda-mps-control")
-    kept = Path(__file__).resolve().parents[2] / "build" / "cache" / "nvidia-cuda-mps" / "usr" / "bin" / "nvidia-cuda-mps-control"
-    if found is None and not kept.exists():
-        _fetch(kept.parents[2], tmp_path_factory.mktemp("apt"))
-    return found or str(kept)
-
-
-def _fetch(target: Path, apt: Path) -> None:
-    key = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-    if not key.exists() or not Path("/usr/bin/apt-get").exists():
-        pytest.skip("the package nvidia-cuda-mps is not here, and this is no Debian to fetch it")
-    for folder in ("lists/partial", "cache/archives/partial"):
-        (apt / folder).mkdir(parents=True)
-    release = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)["VERSION_CODENAME"]
-    (apt / "sources.list").write_text(f"deb [signed-by={key}] http://deb.debian.org/debian {release} non-free\n", encoding="utf-8")
-    settings = {"Dir::Etc::SourceList": apt / "sources.list", "Dir::Etc::SourceParts": "/dev/null", "Dir::State::Lists": apt / "lists"}
-    options = [word for name, value in {**settings, "Dir::Cache": apt / "cache"}.items() for word in ("-o", f"{name}={value}")]
-    for arguments in (["update"], ["download", "nvidia-cuda-mps"]):
-        done = subprocess.run(["apt-get", "-qq", *options, *arguments], cwd=apt, capture_output=True, text=True, check=False, timeout=120)
-        if done.returncode != 0:
-            pytest.skip(f"apt-get {arguments[0]} for nvidia-cuda-mps: {done.stderr.strip()[-200:]}")
-    (package,) = apt.glob("nvidia-cuda-mps_*.deb")
-    subprocess.run(["dpkg-deb", "-x", str(package), str(target)], check=True)
+    return program("nvidia-cuda-mps-control", "nvidia-cuda-mps", f"{release()} non-free", tmp_path_factory)
 
 
 def test_nvidias_own_daemon_takes_the_limits_and_is_found_well(world: MakeWorld, real_control: str) -> None:
