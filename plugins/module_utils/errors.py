@@ -9,7 +9,8 @@ from __future__ import annotations
 class FleetError(Exception):
     """A problem that a person can act on.
 
-    ``str()`` is one line: ``FILE:LINE: FIELD: what was wrong; what would be right``, with the parts that are known.
+    ``str()`` is one line: ``FILE:LINE: FIELD: what was wrong; what would be right``, with the parts that are known. What has no look of
+    its own (a line break in a name, a terminal's escape sequence) is written as an escape.
     """
 
     def __init__(
@@ -34,4 +35,6 @@ class FleetError(Exception):
             where = self.file if self.line is None else f"{self.file}:{self.line}"
         parts = [part for part in (where, self.field) if part]
         text = ": ".join([*parts, self.message])
-        return text if not self.hint else f"{text}; {' '.join(self.hint.split())}"
+        if self.hint:
+            text = f"{text}; {' '.join(self.hint.split())}"
+        return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
