@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import compose, door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import compose, door, runtimes
 
 # The specification's own schema, as the PyPI package check-jsonschema carries it.
 PACKAGE = "check_jsonschema"
@@ -33,6 +33,24 @@ def compose_schema() -> dict[str, t.Any]:
     return schema
 
 
+@functools.cache
+def runtime_data() -> dict[str, t.Any]:
+    """What is known of the serving runtimes. Raises FleetError when the file cannot be read."""
+    return dict(door.read_data("runtimes.yml").data)
+
+
+def runtime_container(
+    manifest: compose.Data, placement: compose.Data, memory_mib: int = 0, secrets: t.Collection[str] = (), name: str = ""
+) -> dict[str, t.Any]:
+    """What a compose template writes of one replica: see ``runtimes.container``."""
+    return runtimes.container(runtime_data(), manifest, placement, memory_mib, list(secrets), name)
+
+
+def warm_up(manifest: compose.Data) -> dict[str, t.Any]:
+    """The request that a new version has to answer before it gets others': see ``runtimes.warm_up``."""
+    return runtimes.warm_up(runtime_data(), manifest)
+
+
 def compose_problems(text: str) -> list[str]:
     """What the Compose specification's schema says against a compose file, one line each; [] when it is valid."""
     try:
@@ -49,10 +67,13 @@ class FilterModule:
         return {
             "compose_problems": compose_problems,
             "compose_value": compose.compose_value,
+            "device_memory_mib": runtimes.device_memory_mib,
             "health_command": compose.health_command,
-            "model_volumes": compose.model_volumes,
+            "model_volumes": runtimes.model_volumes,
             "mps_environment": compose.mps_environment,
             "mps_volumes": compose.mps_volumes,
-            "vllm_arguments": compose.vllm_arguments,
+            "runtime_container": runtime_container,
+            "vllm_arguments": runtimes.vllm_arguments,
             "volume_source": compose.volume_source,
+            "warm_up": warm_up,
         }

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a compose file needs beside its template: safe values, arguments of runtimes, and a judgement by the specification's schema.
+"""What a compose file needs beside its template: safe values, health checks, and a judgement by the specification's schema.
 
 Pure: text and plain data in, text and plain data out. Whoever calls brings the schema.
 """
@@ -9,7 +9,6 @@ Pure: text and plain data in, text and plain data out. Whoever calls brings the 
 from __future__ import annotations
 
 import json
-import math
 import re
 import shlex
 import typing as t
@@ -28,6 +27,9 @@ else:
 # Characters that JSON leaves as they are and YAML does not take, or takes for a line break.
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 
+# Where a template writes why it refuses what it was given: a list of lines. Compose itself passes over names that begin with x-.
+REFUSED = "x-gpuops-refused"
+
 Data = t.Mapping[str, t.Any]
 
 
@@ -44,11 +46,6 @@ def compose_value(value: t.Any) -> str:
 def volume_source(source: str, models_dir: str) -> str:
     """Where a volume comes from on the host: an absolute source is that, a relative one lies below the model store."""
     return source if source.startswith("/") else f"{models_dir.rstrip('/')}/{source}"
-
-
-def model_volumes(model: Data | None) -> list[dict[str, t.Any]]:
-    """The mount that a language model needs: its files from the model store, where :func:`vllm_arguments` names them."""
-    return [{"source": model["path"], "target": f"/models/{model['path']}", "read_only": True}] if model else []
 
 
 def mps_environment(manifest: Data, mps: Data) -> dict[str, str]:
@@ -76,34 +73,6 @@ def mps_volumes(mps: Data) -> list[dict[str, t.Any]]:
     ]
 
 
-def kv_cache_bytes(model: Data) -> int:
-    """Bytes of the KV cache for all requests held at once: 2 x layers x kv_heads x head_dim x kv_bytes x context x concurrency."""
-    per_token = 2 * model["layers"] * model["kv_heads"] * model["head_dim"] * model["kv_bytes"]
-    wanted: float = per_token * model["context"] * model["concurrency"]
-    return math.ceil(wanted)
-
-
-def vllm_arguments(manifest: Data, placement: Data, device_memory_mib: int = 0) -> list[str]:
-    """The arguments of ``vllm serve`` for one replica of a manifest (as ``Manifest.data()``) at its placement (an entry of the plan).
-
-    ``--kv-cache-memory-bytes`` states the cache instead of a fraction of whatever the process sees. On a shared GPU vLLM's start-up
-    check still wants total x fraction to be free, so there the fraction is the share that was planned: ``need_mib`` of
-    ``device_memory_mib`` (0: not known, vLLM's own default stands).
-    Tensor parallelism goes over whole GPUs only: one process sees one MIG device.
-    """
-    model = manifest["model"]
-    arguments = ["--model", f"/models/{model['path']}", "--served-model-name", str(model["name"])]
-    arguments += ["--max-model-len", str(model["context"]), "--max-num-seqs", str(model["concurrency"])]
-    arguments += ["--kv-cache-memory-bytes", str(kv_cache_bytes(model))]
-    if placement.get("mode") == "shared" and device_memory_mib:
-        share = min(0.95, math.ceil(manifest["need_mib"] * 100 / device_memory_mib) / 100)
-        arguments += ["--gpu-memory-utilization", f"{share:.2f}"]
-    gpus = placement.get("gpus") or []
-    if placement.get("mode") == "whole" and len(gpus) > 1:
-        arguments += ["--tensor-parallel-size", str(len(gpus))]
-    return arguments
-
-
 def health_command(url: str) -> str:
     """One shell line that is true when the GPU is still there and the address answers.
 
@@ -123,6 +92,7 @@ def health_command(url: str) -> str:
 def compose_problems(text: str, schema: Data) -> list[str]:
     """What is wrong with a compose file, one line each, the place first; [] when the Compose specification's schema accepts it.
 
+    What its template refuses comes alone: the rest of the file is of no use then.
     Raises FleetError when the package jsonschema is not installed.
     """
     if JSONSCHEMA_ERROR is not None:
@@ -135,6 +105,8 @@ def compose_problems(text: str, schema: Data) -> list[str]:
         return [f"{line}not YAML: {getattr(error, 'problem', None) or error}"]
     if not isinstance(data, dict):
         return ["not a mapping of services"]
+    if data.get(REFUSED):
+        return [str(line) for line in data[REFUSED]]
     errors = [_deepest(error) for error in jsonschema.Draft202012Validator(schema).iter_errors(data)]
     places = [tuple(error.absolute_path) for error in errors]
     return sorted({_words(error) for error in errors if not _consequence(error, places)})

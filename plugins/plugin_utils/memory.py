@@ -6,25 +6,32 @@
 from __future__ import annotations
 
 import math
+import typing as t
 
 # CUDA context, activations and the allocator's slack. A starting value of this project, not a measured one: serving engines
 # differ by up to a GiB, and the owner's own `gpu.memory` wins when it is larger.
 OVERHEAD_MIB = 1536
 _MIB = 1024 * 1024
 
+Data = t.Mapping[str, t.Any]
 
-def model_mib(
-    *,
-    parameters: float,
-    bytes_per_parameter: float,
-    layers: int,
-    kv_heads: int,
-    head_dim: int,
-    kv_bytes: float,
-    context: int,
-    concurrency: int,
-) -> int:
-    """Memory in whole MiB, rounded up: weights, KV cache (keys and values, hence 2) and a fixed overhead."""
-    weights = parameters * bytes_per_parameter
-    cache = 2 * layers * kv_heads * head_dim * kv_bytes * context * concurrency
-    return math.ceil((weights + cache) / _MIB) + OVERHEAD_MIB
+
+def kv_cache_bytes(model: Data, gpus: int = 1) -> int:
+    """Bytes of the KV cache on each of ``gpus`` GPUs for all requests held at once, of a manifest's ``model`` block.
+
+    2 x layers x kv_heads x head_dim x kv_bytes x context x concurrency. Each GPU has its part of the heads, and at least one.
+    """
+    per_token = 2 * model["layers"] * model["kv_heads"] * model["head_dim"] * model["kv_bytes"]
+    wanted: float = per_token * model["context"] * model["concurrency"] / min(gpus, model["kv_heads"])
+    return math.ceil(wanted)
+
+
+def static_mib(model: Data, gpus: int = 1) -> int:
+    """Memory on each of ``gpus`` GPUs that stays taken, in whole MiB: weights and KV cache."""
+    weights: float = model["parameters"] * model["bytes_per_parameter"] / gpus
+    return math.ceil((weights + kv_cache_bytes(model, gpus)) / _MIB)
+
+
+def model_mib(model: Data, gpus: int = 1) -> int:
+    """Memory needed on each of ``gpus`` GPUs in whole MiB, rounded up: weights, KV cache (keys and values) and a fixed overhead."""
+    return static_mib(model, gpus) + OVERHEAD_MIB

@@ -22,7 +22,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils import compose
 from hypothesis import given
 from hypothesis import strategies as st
 
-MODEL = {"name": "chat", "path": "llama", "context": 8192, "concurrency": 4, "layers": 32, "kv_heads": 8, "head_dim": 128, "kv_bytes": 2}
 VALID = "services:\n  model:\n    image: a\n"
 
 
@@ -64,69 +63,6 @@ def test_values_are_written_in_one_readable_line(value: t.Any, text: str) -> Non
 @pytest.mark.parametrize("store", ["/srv/models", "/srv/models/"])
 def test_a_relative_volume_lies_in_the_model_store_and_an_absolute_one_where_it_says(source: str, path: str, store: str) -> None:
     assert compose.volume_source(source, store) == path
-
-
-def test_a_model_is_mounted_read_only_where_vllm_is_told_to_look() -> None:
-    (mount,) = compose.model_volumes(MODEL)
-    assert mount == {"source": "llama", "target": "/models/llama", "read_only": True}
-    arguments = compose.vllm_arguments({"model": MODEL, "need_mib": 1}, {"mode": "whole", "gpus": ["GPU-1"]})
-    assert arguments[:2] == ["--model", mount["target"]]
-
-
-def test_a_service_without_a_model_needs_no_mount() -> None:
-    assert compose.model_volumes(None) == []
-
-
-def test_the_kv_cache_is_that_of_the_published_table() -> None:
-    # Llama-3.1-8B: 128 KiB a token, 4 GiB for 32k tokens.
-    assert compose.kv_cache_bytes(MODEL) == 8192 * 4 * 128 * 1024
-    assert (
-        compose.kv_cache_bytes({**MODEL, "kv_bytes": 0.5, "layers": 1, "kv_heads": 1, "head_dim": 1, "context": 3, "concurrency": 1}) == 3
-    )
-    assert (
-        compose.kv_cache_bytes({**MODEL, "kv_bytes": 0.25, "layers": 1, "kv_heads": 1, "head_dim": 1, "context": 3, "concurrency": 1}) == 2
-    )
-
-
-def test_vllm_is_told_the_cache_in_bytes_and_nothing_about_fractions_on_a_slice() -> None:
-    placement = {"gpu": "GPU-1", "profile": "3g.40gb", "start": 0}
-    assert compose.vllm_arguments({"model": MODEL, "need_mib": 20000}, placement, 81920) == [
-        "--model",
-        "/models/llama",
-        "--served-model-name",
-        "chat",
-        "--max-model-len",
-        "8192",
-        "--max-num-seqs",
-        "4",
-        "--kv-cache-memory-bytes",
-        "4294967296",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("need", "device", "fraction"),
-    [(4607, 46068, ["0.11"]), (23034, 46068, ["0.50"]), (46000, 46068, ["0.95"]), (4607, 0, [])],
-)
-def test_a_sharer_takes_the_fraction_that_was_planned_rounded_up(need: int, device: int, fraction: list[str]) -> None:
-    arguments = compose.vllm_arguments({"model": MODEL, "need_mib": need}, {"gpu": "GPU-1", "mode": "shared"}, device)
-    found = [arguments[at + 1] for at, word in enumerate(arguments) if word == "--gpu-memory-utilization"]
-    assert found == fraction
-
-
-@pytest.mark.parametrize(
-    ("placement", "size"),
-    [
-        ({"mode": "whole", "gpus": ["a", "b"]}, ["2"]),
-        ({"mode": "whole", "gpus": ["a"]}, []),
-        ({"mode": "whole", "gpu": "a"}, []),
-        ({"gpu": "a", "profile": "1g.10gb", "start": 0}, []),
-        ({"mode": "shared", "gpus": ["a", "b"]}, []),
-    ],
-)
-def test_tensor_parallelism_goes_over_several_whole_gpus_only(placement: dict[str, t.Any], size: list[str]) -> None:
-    arguments = compose.vllm_arguments({"model": MODEL, "need_mib": 1}, placement)
-    assert [arguments[at + 1] for at, word in enumerate(arguments) if word == "--tensor-parallel-size"] == size
 
 
 class Answer(http.server.BaseHTTPRequestHandler):
@@ -210,6 +146,12 @@ def test_device_requests_without_capabilities_are_refused() -> None:
     text = VALID + '    deploy: {resources: {reservations: {devices: [{driver: nvidia, device_ids: ["GPU-1"]}]}}}\n'
     (problem,) = compose.compose_problems(text, compose_schema())
     assert problem == "services.model.deploy.resources.reservations.devices.0: 'capabilities' is a required property"
+
+
+def test_what_a_template_refuses_comes_alone_and_in_its_words() -> None:
+    text = VALID + "    ports: 8080\nx-gpuops-refused: ['it cannot be']\n"
+    assert compose.compose_problems(text, compose_schema()) == ["it cannot be"]
+    assert compose.compose_problems(VALID + "x-gpuops-refused: []\n", compose_schema()) == []
 
 
 def test_every_problem_is_told_once_in_order() -> None:

@@ -1,0 +1,22 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Filters for playbook deploy: whether the plan may be carried out, in which order, and how long it took."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import rollouts
+
+
+class FilterModule:
+    """What ansible-core looks for in this file."""
+
+    def filters(self) -> dict[str, t.Callable[..., t.Any]]:
+        """The filters by name."""
+        return {
+            "deploy_problem": rollouts.deploy_problem,
+            "deploy_turn": rollouts.deploy_turn,
+            "rollout_times": rollouts.rollout_times,
+        }
