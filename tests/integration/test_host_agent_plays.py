@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import typing as t
 import zipfile
@@ -22,6 +23,7 @@ agent_world = _load("agent_world", REPOSITORY / "tests" / "unit" / "agent_world.
 
 WITH, WITHOUT = "host-a", "host-b"
 UNITS = ["gpuops-fleet-restore.service", "gpuops-fleet-services.service", "gpuops-fleet-watch.service"]
+LEASES = ["gpuops-fleet-leases.service", "gpuops-fleet-leases.timer"]
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +71,14 @@ def test_apply_brings_the_agent_once_and_check_mode_said_so(site: Site, programs
     assert (change[0], WITHOUT) not in applied.changed()
     assert f"{WITHOUT} gets no host agent: it is not run by systemd." in applied.output
     assert f"{WITH} gets no host agent" not in applied.output
-    assert sorted(path.name for path in programs.unit_dir.iterdir()) == UNITS
-    assert programs.told() == [*(f"--root=/ reenable {unit}" for unit in UNITS), f"restart {UNITS[2]}"]
-    for path in programs.unit_dir.iterdir():
+    assert sorted(path.name for path in programs.unit_dir.iterdir()) == sorted([*UNITS, *LEASES])
+    enabled = [f"--root=/ reenable {unit}" for unit in [*UNITS, LEASES[1]]]
+    assert programs.told() == [*enabled, f"restart {UNITS[2]}", f"restart {LEASES[1]}"]
+    for path in programs.unit_dir.glob("*.service"):
         assert f"ExecStart={home}/opt/current/bin/gpuops-fleet-agent " in path.read_text()
     again = site.done("apply")
     assert again.changed() == []
-    assert len(programs.told()) == 4
+    assert len(programs.told()) == 6
 
 
 @pytest.mark.slow
@@ -99,6 +102,22 @@ def test_units_are_as_systemd_wants_them(programs: t.Any) -> None:
     assert "PartOf" not in watch.replace("# No PartOf", "")
     assert "WantedBy=multi-user.target docker.service" in services
     assert "0.1.0" not in restore + services + watch
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("site")
+def test_systemd_accepts_the_timer_that_looks_at_leases(programs: t.Any) -> None:
+    service, timer = ((programs.unit_dir / unit).read_text() for unit in LEASES)
+    assert "SuccessExitStatus=3" in service
+    assert "[Install]" not in service
+    assert "OnUnitInactiveSec=5min" in timer
+    assert "WantedBy=timers.target" in timer
+    assert "OnCalendar" not in timer
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not here")
+    asked = ["systemd-analyze", "verify", *(str(programs.unit_dir / unit) for unit in LEASES)]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.slow
