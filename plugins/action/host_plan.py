@@ -14,21 +14,25 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import wi
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_work import managed_services, mps_daemons
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import read_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import by_service, read_manifests
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import read_plan, to_text
 
 
-def host_plan(host: str, plans: str, manifests: str) -> dict[str, t.Any]:
+def host_plan(host: str, plans: str, manifests: str, given: t.Mapping[str, t.Any] | None = None) -> dict[str, t.Any]:
     """The result of the module, see its RETURN. Raises FleetError when a file is missing, damaged, or does not agree with the plan."""
     path = os.path.join(plans, f"{host}.yml")
-    text = door.read_text_or_none(path)
+    text = to_text(given) if given else door.read_text_or_none(path)
     if text is None:
         return {"changed": False, "exists": False, "plan": None, "layout": [], "mps": [], "services": []}
     plan = read_plan(path, text).data
     if plan["host"] != host:
         wrong = f"this plan was made for host '{plan['host']}', not for '{host}'"
         raise read_yaml(text, path).error(("host",), wrong, "run playbook plan again")
-    services = managed_services(plan, read_manifests(door.read_texts(manifests)), path)
+    texts = door.read_texts(manifests)
+    services = managed_services(plan, read_manifests(texts), path)
+    sources = {name: {"file": os.path.relpath(file, manifests), "text": text} for name, (file, text) in by_service(texts).items()}
+    for service in services:
+        service["source"] = sources[service["placement"]["service"]]
     return {"changed": False, "exists": True, "plan": dict(plan), "layout": wish_of(plan), "mps": mps_daemons(plan), "services": services}
 
 
@@ -36,14 +40,15 @@ class ActionModule(ActionBase):
     """Nothing is sent to the host."""
 
     TRANSFERS_FILES = False
-    _VALID_ARGS = frozenset(("host", "plans", "manifests"))
+    _VALID_ARGS = frozenset(("host", "plans", "manifests", "plan"))
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         """The result of the module, see its RETURN; a problem is ``failed`` with one line in ``msg``."""
         super().run(tmp, task_vars)
         spec = {name: {"type": kind, "required": True} for name, kind in (("host", "str"), ("plans", "path"), ("manifests", "path"))}
+        spec["plan"] = {"type": "dict"}
         _result, args = self.validate_argument_spec(argument_spec=spec)
         try:
-            return host_plan(args["host"], args["plans"], args["manifests"])
+            return host_plan(args["host"], args["plans"], args["manifests"], door.plain(args["plan"]))
         except FleetError as error:
             return door.failed(error)

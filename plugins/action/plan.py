@@ -14,6 +14,7 @@ from pathlib import Path
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
 
 # The collection's own compose templates, three directories above this file.
@@ -24,6 +25,14 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "hosts": {"type": "dict", "required": True},
     "templates": {"type": "list", "elements": "path", "default": []},
     "fail_unplaced": {"type": "bool", "default": False},
+    "move": {
+        "type": "dict",
+        "options": {
+            "service": {"type": "str", "required": True},
+            "replica": {"type": "int", "required": True},
+            "to": {"type": "str", "required": True},
+        },
+    },
 }
 
 
@@ -40,6 +49,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         arguments["hosts"],
         Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data),
         door.known_runtimes([*arguments["templates"], TEMPLATES]),
+        move=Move(**arguments["move"]) if arguments.get("move") else None,
     )
     files = {os.path.join(plans, f"{name}.yml"): plan.text for name, plan in planned.plans.items()}
     files[os.path.join(plans, f"{FLEET}.yml")] = planned.fleet
@@ -65,6 +75,7 @@ def _result(planned: Planned, hosts: Mapping[str, t.Any]) -> dict[str, t.Any]:
         "table": planned.table,
         "plans": {name: dict(plan.data) for name, plan in planned.plans.items()},
         "unplaced": planned.unplaced,
+        "rollouts": planned.rollouts,
         "services": planned.services,
         "warnings": [] if unread else planned.notes,
         "unread": unread,

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The host agent's command line: what a host does with no controller near, by the same code that a play brings.
 
-``gpuops-fleet-agent restore | services | watch | status | version [--config FILE]``. What was done goes to stdout, what is wrong to stderr,
-one line each. Exit status: 0 all is well, 1 something is missing or failed (named), 2 the command or its configuration is of no use,
-3 another holds the host.
+``gpuops-fleet-agent restore | services | watch | leases | status | version [--config FILE]``. What was done goes to stdout, what is wrong
+to stderr, one line each. Exit status: 0 all is well, 1 something is missing or failed (named), 2 the command or its configuration is of
+no use, 3 another holds the host.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ def _watch(config: Config) -> int:
     return int(_module("watch").run(config.plain()))
 
 
+def _leases(config: Config) -> int:
+    return _told(_module("lease_round").look(config, say=say))
+
+
 def _status(config: Config) -> int:
     lines, well = _module("services").describe(config)
     say(f"gpuops.fleet {VERSION}")
@@ -73,6 +77,7 @@ VERBS: dict[str, tuple[Callable[[Config], int], str]] = {
     "restore": (_restore, "bring GPU settings, layout and the CDI specification back to what they were"),
     "services": (_services, "start every service on its own slices, stop what runs on others"),
     "watch": (_watch, "start again what dies, and keep the ledger; does not end"),
+    "leases": (_leases, "give notice of leases of services that end soon, and stop those that are over"),
     "status": (_status, "say which service runs where; changes nothing"),
 }
 

@@ -179,7 +179,7 @@ class _Present(_Work):
             if state.text != unit.text:
                 self._file(systemd.directory / unit.name, state.text, unit.text)
                 self._add(f"write unit {unit.name}", partial(systemd.write, unit))
-            if state.text != unit.text or not state.enabled:
+            if unit.enabled and (state.text != unit.text or not state.enabled):
                 self._add(f"enable {unit.name}", partial(systemd.enable, unit.name))
         stale = [
             unit.name for unit in units if states[unit.name].stale or (states[unit.name].loaded and states[unit.name].text != unit.text)

@@ -32,11 +32,15 @@ _ENABLED = ("enabled", "enabled-runtime", "static", "alias", "indirect")
 
 @dataclass(frozen=True)
 class Unit:
-    """A unit that shall be there. ``running``: it is kept running, and started anew when what it runs from changed."""
+    """A unit that shall be there. ``running``: it is kept running, and started anew when what it runs from changed.
+
+    ``enabled``: it is started at a boot; one that a timer starts is not.
+    """
 
     name: str
     text: str
     running: bool = False
+    enabled: bool = True
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ _SAME_S = 0.002
 _LATE_S = 5.0
 
 _Json = Mapping[str, t.Any]
+LeaseEnd = t.Callable[[t.Optional[str], t.Optional[int]], t.Optional[str]]
 
 
 def short_id(detail: _Json) -> str:
@@ -148,11 +149,12 @@ def _text(path: Path) -> str:
 @t.final
 class Bookkeeper:
     """Writes holds of containers into a ledger. ``boot``: the boot id of now. ``floor``: no container of this boot began before that
-    (UTC seconds), whatever a clock said that was wrong until the network set it.
+    (UTC seconds), whatever a clock said that was wrong until the network set it. ``lease_end``: why the lease of a replica ended.
     """
 
-    def __init__(self, ledger: Ledger, boot: str, floor: float = 0.0) -> None:
+    def __init__(self, ledger: Ledger, boot: str, floor: float = 0.0, lease_end: LeaseEnd = lambda _service, _replica: None) -> None:
         self.ledger = ledger
+        self._lease_end = lease_end
         self._boot = boot
         self._floor = floor
 
@@ -209,7 +211,8 @@ class Bookkeeper:
             self.ledger.end(hold, seen, books.UNKNOWN)
         elif not is_running(detail):
             at, state = _finished(detail, hold.began, now), detail.get("State") or {}
-            why = books.OUT_OF_MEMORY if state.get("OOMKilled") else books.UNKNOWN
+            leased = self._lease_end(hold.holder.service, hold.holder.replica)
+            why = books.OUT_OF_MEMORY if state.get("OOMKilled") else leased or books.UNKNOWN
             self.ledger.end(hold, seen if at is None else at, why, state.get("ExitCode"))
 
 

@@ -83,6 +83,10 @@ class Engine:
         except ValueError as error:
             raise EngineError(f"Docker engine at {self._path}: {method} {path} answered {status} without JSON", status) from error
 
+    def raw(self, method: str, path: str, body: _Json | None = None) -> tuple[int, bytes]:
+        """HTTP status and body as it came: of logs, and of what a command inside a container wrote. EngineError when no answer comes."""
+        return self._ask(method, path, body)
+
     def _ask(self, method: str, path: str, body: _Json | None) -> tuple[int, bytes]:
         # http.client brings ssl and the mail parser along: only a host with an engine pays for them.
         from http.client import HTTPException

@@ -16,8 +16,8 @@ that can run nothing: same image, same devices, a program that does not exist, n
   it after the hooks (libcontainer/standard_init_linux.go). A device's node may be missing in the same words
   (``failed to stat "/dev/nvidia-modeset": no such file or directory``), so only words about the program mean yes.
 
-The root file system is left writable as the service's is: ``nvidia-cdi-hook`` can fail in one that is read-only
-(https://github.com/kserve/kserve/pull/5711). Requests and labels: Docker Engine API reference and Compose's own (pkg/api/labels.go).
+The root file system is read-only where the service's is: ``nvidia-cdi-hook`` can fail in one (https://github.com/kserve/kserve/pull/5711).
+Requests and labels: Docker Engine API reference and Compose's own (pkg/api/labels.go).
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ import re
 import subprocess
 import typing as t
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from urllib.parse import quote
 
+from ansible_collections.gpuops.fleet.plugins.module_utils import jobs
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import (
     HTTP_NO_CONTENT,
     HTTP_NOT_FOUND,
@@ -54,6 +56,7 @@ _READ_BY_NVIDIA = "NVIDIA_"
 _HINTS = (
     ("unresolvable CDI devices", "no CDI specification of this host lists it: write them anew (nvidia-ctk cdi generate), then apply again"),
     ('device driver "cdi"', "CDI is off in the engine: switch features.cdi on in its daemon.json, or name devices in the other way"),
+    ("ead-only file system", "NVIDIA's toolkit here cannot start it: upgrade the toolkit, or set model_service_read_only: false"),
     ("could not select device driver", "the engine knows no NVIDIA runtime: install NVIDIA's container toolkit and restart the engine"),
 )
 
@@ -80,10 +83,17 @@ class Wish:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was done, or would be: services whose devices the engine gave, and images that were pulled."""
+    """What was done, or would be: services whose devices the engine gave, and images that were pulled; and what was found.
+
+    ``runs``: a container of the project runs. ``settled``: Compose would leave every container of it as it is. ``done``: it is a job that
+    has come to its end, which Compose would start again.
+    """
 
     probed: list[str] = field(default_factory=list)
     pulled: list[str] = field(default_factory=list)
+    runs: bool = False
+    settled: bool = False
+    done: bool = False
 
 
 def compose_hashes(wish: Wish) -> dict[str, str]:
@@ -162,6 +172,7 @@ def probe_container(project: str, service: _Json) -> dict[str, t.Any]:
             "NetworkMode": "none",
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges:true"],
+            "ReadonlyRootfs": bool(service.get("read_only")),
             "RestartPolicy": {"Name": "no"},
             "LogConfig": {"Type": "none"},
         },
@@ -193,7 +204,9 @@ class Probe:
                 if not check:
                     self._clean(engine)
                 running = self._running(engine)
-            return self._ask(hashes, running, check)
+            answer = self._ask(hashes, running, check)
+            settled = bool(hashes) and self._settled(hashes, running) >= set(hashes)
+            return replace(answer, runs=bool(running), settled=settled)
         except FleetError as error:
             raise _told(error, bool(running)) from error
 
@@ -203,6 +216,8 @@ class Probe:
         if not pulls_always and self._settled(hashes, running) >= set(hashes):
             return answer
         services = {name: service for name, service in compose_services(self._wish).items() if _wants_device(service)}
+        if services and all(self._is_done(service, check) for service in services.values()):
+            return replace(answer, done=True)
         for service in services.values():
             self._bring(str(service["image"]), self._policy(service), answer.pulled, check)
         settled = self._settled(hashes, running)
@@ -238,6 +253,20 @@ class Probe:
         return found
 
     # --- images
+
+    def _is_done(self, service: _Json, check: bool) -> bool:
+        """Whether it is a job that has ended well, by its paper or by a container that is still there; the paper is then written."""
+        value, directory = _label(service, jobs.LABEL), Path(self._wish.directory)
+        if not value or jobs.is_done(directory, value):
+            return bool(value)
+        with self._engine() as engine:
+            found = engine.get(f"/containers/json?all=1&filters={_filters(label=f'{_PROJECT}={self._wish.project}')}")
+            details = [engine.detail(entry["Id"]) or {} for entry in found if (entry.get("Labels") or {}).get(jobs.LABEL) == value]
+        states = [detail.get("State") or {} for detail in details]
+        done = any(jobs.did_well(str(state.get("Status")), int(state.get("ExitCode") or 0)) for state in states)
+        if not check:
+            jobs.note(directory, value) if done else jobs.forget(directory)
+        return done
 
     def _policy(self, service: _Json) -> str:
         if self._wish.pull != POLICY:
@@ -324,6 +353,12 @@ def _told(error: FleetError, runs: bool) -> FleetError:
     """The error, with what became of what runs."""
     left = "nothing was written, and the running container was left alone" if runs else "nothing was written or started"
     return FleetError(error.message, hint=f"{error.hint}; {left}" if error.hint else left)
+
+
+def _label(service: _Json, name: str) -> str:
+    """A label in Compose's own output, which writes '$' as '$$'."""
+    labels = service.get("labels") or {}
+    return str(labels.get(name) or "").replace("$$", "$")
 
 
 def _wants_device(service: _Json) -> bool:

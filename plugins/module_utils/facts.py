@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ansible_collections.gpuops.fleet.plugins.module_utils import drains, host, plan_record
+from ansible_collections.gpuops.fleet.plugins.module_utils import drains, host, plan_record, service_leases
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import ComposeProbe, Engine, absent, resolve_devices
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.holders import OpenFile, merge, open_files
@@ -106,6 +106,7 @@ def collect(options: Options) -> _Facts:
         "geometries": gpus.geometries,
         "gpus": gpus.gpus,
         "drains_idle": idle,
+        "leases": notes.attempt("leases", lambda: _read_leases(options)),
         "plan": notes.attempt("plan", lambda: plan_record.summary(plan_record.read(Path(options.state_dir)))),
     }
     if CONTAINERS in options.gather:
@@ -118,6 +119,10 @@ def _read_drains(options: Options, gpus: list[_Facts], notes: host.Notes) -> tup
     """(the drain of the whole host, drains that drain nothing here); None for the latter when what is drained could not be read."""
     kept = notes.attempt("drains", lambda: drains.load(Path(options.state_dir)))
     return (None, None) if kept is None else drains.describe(gpus, kept, datetime.now(timezone.utc))
+
+
+def _read_leases(options: Options) -> list[_Facts]:
+    return [service_leases.as_fact(name, record) for name, record in sorted(service_leases.read(Path(options.state_dir))["leases"].items())]
 
 
 def _read_engine(options: Options, notes: host.Notes) -> tuple[_Facts, list[_Facts] | None]:

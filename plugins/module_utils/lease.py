@@ -21,7 +21,7 @@ import secrets
 import sys
 import time
 import typing as t
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -48,6 +48,7 @@ class Lease:
     """Who may change this host, what for, and until when (``expires``: seconds since 1970, UTC). Whoever knows the token is the holder.
 
     ``seconds``: how long it lasts from when it was taken or last used. ``boot``: the host's boot in which it was; empty when unknown.
+    ``since``: when it was taken; 0 when unknown.
     """
 
     holder: str
@@ -56,6 +57,7 @@ class Lease:
     token: str
     seconds: int
     boot: str = ""
+    since: int = field(default=0, compare=False)
 
     def holds(self, now: float) -> bool:
         """Whether it keeps others away: its time is not over and the host was not booted since."""
@@ -65,6 +67,15 @@ class Lease:
     def words(self, now: float) -> str:
         """For a message to whoever waits; never with the token."""
         return f"{self.holder} ({self.purpose}), for {max(0, round(self.expires - now))} s more"
+
+    def times(self) -> str:
+        """For whoever waits: ``alice (deploy receipt-ocr), since 12:00:03Z, until 12:30:03Z at the latest``; never with the token."""
+        since = f", since {_clock(self.since)}" if self.since else ""
+        return f"{self.holder} ({self.purpose}){since}, until {_clock(self.expires)} unless it goes on working"
+
+
+def _clock(moment: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
 def boot_id() -> str:
@@ -148,7 +159,8 @@ def current(state_dir: Path) -> Lease | None:
         return None
     try:
         boot = str(data.get("boot", ""))
-        return Lease(str(data["holder"]), str(data["purpose"]), int(data["expires"]), str(data["token"]), int(data["seconds"]), boot)
+        since = int(data.get("since", 0))
+        return Lease(str(data["holder"]), str(data["purpose"]), int(data["expires"]), str(data["token"]), int(data["seconds"]), boot, since)
     except (KeyError, TypeError, ValueError) as error:
         raise FleetError("this file is not a lease", file=str(path), hint="remove it when no play is at work on this host") from error
 
@@ -170,7 +182,8 @@ def acquire(
             raise LeaseError(_lost(found, moment))
         if token is None and found is not None and found.holds(moment):
             raise LeaseError(f"this host is held by {found.words(moment)}", hint="run again when it is released")
-        lease = Lease(holder, purpose, int(moment) + seconds, token or secrets.token_hex(16), seconds, boot_id())
+        since = found.since if found is not None and token is not None else int(moment)
+        lease = Lease(holder, purpose, int(moment) + seconds, token or secrets.token_hex(16), seconds, boot_id(), since)
         write_json(state_dir / _FILE, asdict(lease))
     if found is None or token is not None:
         return lease, None
@@ -178,18 +191,28 @@ def acquire(
     return lease, f"took over the lease of {found.holder} ({found.purpose}), {why}"
 
 
-@contextlib.contextmanager
-def held(state_dir: Path, holder: str, purpose: str, seconds: int, wait: float) -> t.Iterator[str]:
-    """Hold the host while the block runs; yields the token. Whoever holds it is waited for ``wait`` seconds, then LeaseError names them."""
+def holder_now(state_dir: Path) -> Lease | None:
+    """Who holds the host at this moment; None when nobody does."""
+    found = current(state_dir)
+    return found if found is not None and found.holds(time.time()) else None
+
+
+def await_lease(state_dir: Path, holder: str, purpose: str, seconds: int, wait: float) -> tuple[Lease, str | None]:
+    """As :func:`acquire`, but whoever holds the host is waited for ``wait`` seconds; then LeaseError names them."""
     deadline = time.monotonic() + wait
     while True:
         try:
-            lease, _over = acquire(state_dir, holder, purpose, seconds)
-            break
+            return acquire(state_dir, holder, purpose, seconds)
         except (LeaseError, LockedError) as error:
             if time.monotonic() >= deadline:
                 raise LeaseError(f"{error.message}; waited {wait:g} s for it", hint=error.hint) from error
             time.sleep(_POLL_SECONDS)
+
+
+@contextlib.contextmanager
+def held(state_dir: Path, holder: str, purpose: str, seconds: int, wait: float) -> t.Iterator[str]:
+    """Hold the host while the block runs; yields the token. Whoever holds it is waited for ``wait`` seconds, then LeaseError names them."""
+    lease, _over = await_lease(state_dir, holder, purpose, seconds, wait)
     try:
         yield lease.token
     finally:

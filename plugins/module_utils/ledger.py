@@ -4,30 +4,47 @@
 """The ledger: who held which slice or GPU from when to when, in SQLite, append-only.
 
 A hold's begin and its end are two rows, in tables ``begun`` and ``ended``; the view ``holds`` joins them, so that "who held what" is one
-query. Rows are only ever inserted: triggers refuse the rest. Times are UTC seconds since 1970. An end is never before its begin, also
-when the clock was set back meanwhile: usage may be lost by that, but none is invented.
+query. Each rollout of a replica that came to an end is a row in ``rollouts``. Rows are only ever inserted: triggers refuse the rest.
+Times are UTC seconds since 1970. An end is never before its begin, also when the clock was set back meanwhile: usage may be lost by that,
+but none is invented.
+
+Format 1 had no ``rollouts``; whoever opens it for writing adds that table, in one transaction, and touches no row.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
 import typing as t
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 
-FORMAT = 1
+FORMAT = 2
 # Why a hold ended.
 STOPPED = "stopped"  # somebody asked the engine to stop or kill the container
 EXITED, FAILED, OUT_OF_MEMORY = "exited", "failed", "out of memory"  # it ended by itself: status 0, another status, by the kernel
+# ``lease over``, ``idle`` and ``ended by NAME`` are the words of service_leases: the host agent stopped it because its lease had ended.
 HOST_DOWN = "host went down"
 UNKNOWN = "unknown"  # nobody watched; it is gone
 
 _BUSY_S = 10.0
-_SCHEMA = (
+
+
+def _kept_as_written(table: str, *keys: str) -> tuple[str, ...]:
+    """Triggers that keep the rows of a table as they were written. INSERT OR REPLACE takes a row away without waking those for DELETE."""
+    known = " OR ".join(f"{key} = NEW.{key}" for key in keys)
+    say = "BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
+    return (
+        *(f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} {say}" for verb in ("UPDATE", "DELETE")),
+        f"CREATE TRIGGER {table}_replace BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {known}) {say}",
+    )
+
+
+_FIRST = (
     """CREATE TABLE begun (
         id INTEGER PRIMARY KEY, at REAL NOT NULL, boot TEXT NOT NULL,
         gpu TEXT NOT NULL, pci TEXT, profile TEXT, start INTEGER,
@@ -39,17 +56,22 @@ _SCHEMA = (
         FROM begun LEFT JOIN ended ON ended.hold = begun.id""",
     "CREATE INDEX begun_at ON begun (at)",
     "CREATE INDEX begun_container ON begun (container)",
-    *(
-        f"CREATE TRIGGER {table}_{verb.lower()} BEFORE {verb} ON {table} BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"
-        for table in ("begun", "ended")
-        for verb in ("UPDATE", "DELETE")
-    ),
-    # INSERT OR REPLACE takes a row away without waking the triggers above.
-    *(
-        f"""CREATE TRIGGER {table}_replace BEFORE INSERT ON {table} WHEN EXISTS (SELECT 1 FROM {table} WHERE {key} = NEW.{key})
-        BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END"""
-        for table, key in (("begun", "id"), ("ended", "hold"))
-    ),
+    *_kept_as_written("begun", "id"),
+    *_kept_as_written("ended", "hold"),
+)
+# ``token``: which rollout, so that one which is written twice, because somebody died in between, is there once.
+_SECOND = (
+    """CREATE TABLE rollouts (
+        id INTEGER PRIMARY KEY, token TEXT NOT NULL UNIQUE, service TEXT NOT NULL, replica INTEGER,
+        from_digest TEXT, to_digest TEXT NOT NULL, image TEXT NOT NULL, "by" TEXT NOT NULL,
+        began REAL NOT NULL, ended REAL NOT NULL, way TEXT NOT NULL, outcome TEXT NOT NULL, reason TEXT NOT NULL, steps TEXT NOT NULL)""",
+    "CREATE INDEX rollouts_began ON rollouts (began)",
+    *_kept_as_written("rollouts", "id", "token"),
+)
+_ROLLOUTS_SINCE = 2
+_ROLLOUT = (
+    *("token", "service", "replica", "from_digest", "to_digest", "image", '"by"'),
+    *("began", "ended", "way", "outcome", "reason", "steps"),
 )
 _COLUMNS = "gpu, pci, profile, start, service, replica, team, environment, container, name"
 
@@ -79,6 +101,29 @@ class Holder:
     environment: str | None
     container: str
     name: str
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A version of a replica that took the place of another, or did not. ``steps``: ``[{step, seconds}]`` in order.
+
+    ``way``: ``side-by-side``, ``stop-first``. ``outcome``: ``serving``, ``restored`` (the version before serves again), ``kept`` (it never
+    ceased to), ``failed`` (neither serves), ``interrupted`` (whoever rolled it out did not come to an end).
+    """
+
+    token: str
+    service: str
+    replica: int | None
+    from_digest: str | None
+    to_digest: str
+    image: str
+    by: str
+    began: float
+    ended: float
+    way: str
+    outcome: str
+    reason: str
+    steps: tuple[dict[str, t.Any], ...]
 
 
 @dataclass(frozen=True)
@@ -142,6 +187,9 @@ class Ledger:
 
     def _open(self, read_only: bool) -> None:
         found = int(self._do("PRAGMA user_version")[0][0])
+        self._found = FORMAT
+        if read_only:
+            self._found = found
         self._empty = read_only and found == 0  # whoever made the file died before its first table
         if found > FORMAT:
             wrong = f"this ledger has format {found}, and this version knows format {FORMAT}"
@@ -157,9 +205,10 @@ class Ledger:
             self._transaction(self._make)
 
     def _make(self) -> None:
-        if int(self._do("PRAGMA user_version")[0][0]) == FORMAT:
+        found = int(self._do("PRAGMA user_version")[0][0])
+        if found == FORMAT:
             return  # another process was faster
-        for statement in _SCHEMA:
+        for statement in (*(() if found else _FIRST), *_SECOND):
             self._do(statement)
         self._do(f"PRAGMA user_version = {FORMAT}")
 
@@ -192,6 +241,28 @@ class Ledger:
         """The hold ended at ``at``. A second end of the same hold is refused."""
         values = (hold.id, max(round(at, 3), hold.began), why, exit_code)
         self._do("INSERT INTO ended (hold, at, why, exit_code) VALUES (?, ?, ?, ?)", values)
+
+    def rolled_out(self, rollout: Rollout) -> bool:
+        """Write a rollout that came to an end; False when it is there already, by its token."""
+        if self._do("SELECT 1 FROM rollouts WHERE token = ?", (rollout.token,)):
+            return False
+        values = {**asdict(rollout), "began": round(rollout.began, 3), "ended": max(round(rollout.ended, 3), round(rollout.began, 3))}
+        values["steps"] = json.dumps(list(rollout.steps))
+        marks = ", ".join("?" * len(_ROLLOUT))
+        self._do(f"INSERT INTO rollouts ({', '.join(_ROLLOUT)}) VALUES ({marks})", [values[name.strip('"')] for name in _ROLLOUT])
+        return True
+
+    def rollouts(self, since: float, until: float) -> list[dict[str, t.Any]]:
+        """Every rollout that touches the interval, by its begin, with the fields of :class:`Rollout` but its token."""
+        if self._found < _ROLLOUTS_SINCE:
+            return []
+        names = _ROLLOUT[1:]
+        rows = self._do(
+            f"SELECT {', '.join(names)} FROM rollouts WHERE began < ? AND ended >= ? ORDER BY began, id",
+            (until, since),
+        )
+        found = [dict(zip((name.strip('"') for name in names), row)) for row in rows]
+        return [{**rollout, "steps": json.loads(rollout["steps"])} for rollout in found]
 
     def open_holds(self, container: str | None = None) -> list[Hold]:
         """Holds without an end, of one container or of all, in the order in which they were written."""

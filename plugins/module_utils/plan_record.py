@@ -106,13 +106,16 @@ class Outcome:
     """What the host makes of a plan. ``record`` is what is to be written, None for nothing.
 
     ``needed``: anything to record or to do. ``stop``: replicas (``receipt-ocr-1``) that must not run while the layout changes,
-    because their device changes or they left the plan. ``gone``: those of them that left it.
+    because their device changes or they left the plan. ``gone``: those of them that left it. ``rolled``: replicas that stay where they are
+    and may run by another manifest than the plan's. ``new``: replicas that no plan before had here.
     """
 
     needed: bool
     record: _Record | None = None
     stop: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
+    rolled: list[str] = field(default_factory=list)
+    new: list[str] = field(default_factory=list)
 
 
 def check_plan(plan: _Line) -> None:
@@ -211,7 +214,7 @@ def begin(plan: _Line, record: _Record | None, observed: Mapping[str, _Line]) ->
     if record is not None and _same(record, plan):
         if record["state"] == "done":
             return Outcome(needed=False)
-        return Outcome(True, record, *_stop_and_gone(record["standing"], plan))
+        return Outcome(True, record, *_stop_and_gone(record["standing"], plan), *_rolled_and_new(record["standing"], plan))
     if record is not None:
         _refuse_older(record, plan)
     differs = drift(plan["base"]["gpus"], observed)
@@ -221,7 +224,7 @@ def begin(plan: _Line, record: _Record | None, observed: Mapping[str, _Line]) ->
         return Outcome(needed=False)
     standing = [] if record is None else [*record["standing"], *record["services"]]
     started = {"serial": plan["serial"], "digest": plan["digest"], "state": "started", "services": _managed(plan), "standing": standing}
-    return Outcome(True, started, *_stop_and_gone(standing, plan))
+    return Outcome(True, started, *_stop_and_gone(standing, plan), *_rolled_and_new(standing, plan))
 
 
 def _managed(plan: _Line) -> list[dict[str, t.Any]]:
@@ -235,6 +238,19 @@ def _stop_and_gone(standing: Iterable[_Line], plan: _Line) -> tuple[list[str], l
         name_of(line) for line in standing if wanted.get(name_of(line)) != device_of(line) and name_of(line) not in listed - set(wanted)
     }
     return sorted(stop), sorted(stop - listed)
+
+
+def _rolled_and_new(standing: Sequence[_Line], plan: _Line) -> tuple[list[str], list[str]]:
+    """A plan that was begun and not done may have got anywhere, so any line that stands counts."""
+    before: dict[str, list[_Line]] = {}
+    for line in standing:
+        before.setdefault(name_of(line), []).append(line)
+    rolled = [
+        name_of(line)
+        for line in _managed(plan)
+        if any(device_of(old) == device_of(line) and old.get("manifest") != line.get("manifest") for old in before.get(name_of(line), []))
+    ]
+    return sorted(rolled), sorted(name_of(line) for line in _managed(plan) if name_of(line) not in before)
 
 
 def finish(plan: _Line, record: _Record | None, observed: Mapping[str, _Line]) -> Outcome:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from ansible_collections.gpuops.fleet.plugins.module_utils import drains, services
+from ansible_collections.gpuops.fleet.plugins.module_utils import drains, jobs, services
 from ansible_collections.gpuops.fleet.plugins.module_utils import lease as leases
 from ansible_collections.gpuops.fleet.plugins.module_utils.agent_config import parse_known
 from ansible_collections.gpuops.fleet.plugins.module_utils.bookkeeping import REPLICA, SERVICE, is_running, labels_of, short_id
@@ -67,7 +67,7 @@ class Restarts:
 
     def runs(self, detail: _Json, told: float | None = None) -> None:
         """A container runs. ``told``: when the engine told of its start; else it ran already."""
-        name = _replica(labels_of(detail))
+        name = replica_of(labels_of(detail))
         if name is None:
             return
         state = detail.get("State") or {}
@@ -79,21 +79,21 @@ class Restarts:
     def ran_before(self, detail: _Json, moment: float) -> bool:
         """Whether a service runs in the container, and did already at that moment (UTC seconds)."""
         began = parse_time((detail.get("State") or {}).get("StartedAt"))
-        return _replica(labels_of(detail)) is not None and began is not None and began < moment
+        return replica_of(labels_of(detail)) is not None and began is not None and began < moment
 
     def health(self, event: Event) -> None:
         """A service tells how it does."""
-        name = _replica(event.about)
+        name = replica_of(event.about)
         if name is None:
             return
         self._say(f"{name}: {event.detail}")
         self._known(name, event.container).well_since = event.at if event.detail == _HEALTHY else None
 
     def died(self, event: Event, words: str) -> bool:
-        """A container died by itself: plan its restart. False when it is no service, or one that Docker restarts."""
-        name = _replica(event.about)
-        if name is None:
-            return False
+        """A container died by itself: plan its restart. False when it is no service, a job, or one that Docker restarts."""
+        name = replica_of(event.about)
+        if name is None or event.about.get(jobs.LABEL):
+            return False  # a job that failed once may do harm twice: the next apply runs it again
         service = self._known(name, event.container)
         if not service.ours:
             return False
@@ -104,7 +104,7 @@ class Restarts:
 
     def plan_for(self, detail: _Json, words: str) -> None:
         """Plan the restart of a service that was found ended, unless it is planned."""
-        name = _replica(labels_of(detail))
+        name = replica_of(labels_of(detail))
         if name is None or not _is_ours(detail):
             return
         service = self._known(name, short_id(detail))
@@ -218,7 +218,7 @@ class Restarts:
             self._say(f"{name}: brought up")
 
 
-def _replica(labels: Mapping[str, str]) -> str | None:
+def replica_of(labels: Mapping[str, str]) -> str | None:
     """The replica that a container's labels name; None when it is no service of this collection."""
     service, replica = labels.get(SERVICE), labels.get(REPLICA)
     return f"{service}-{replica}" if service and replica else None
@@ -227,4 +227,4 @@ def _replica(labels: Mapping[str, str]) -> str | None:
 def _is_ours(detail: _Json) -> bool:
     """Whether restarting it is ours: a service that Docker does not restart itself."""
     policy = ((detail.get("HostConfig") or {}).get("RestartPolicy") or {}).get("Name")
-    return _replica(labels_of(detail)) is not None and policy in (None, "", "no")
+    return replica_of(labels_of(detail)) is not None and policy in (None, "", "no")

@@ -66,13 +66,17 @@ class _Stored:
 
 @dataclass(frozen=True)
 class Change:
-    """What :meth:`Secrets.apply` did or would do. ``lines_before`` and ``lines_after``: one for each secret, never with a value."""
+    """What :meth:`Secrets.apply` did or would do. ``lines_before`` and ``lines_after``: one for each secret, never with a value.
+
+    ``others``: names of what is kept although it was not wanted.
+    """
 
     changed: bool
     lines_before: list[str]
     lines_after: list[str]
     sealed: dict[str, str]
     revision: str
+    others: tuple[str, ...] = ()
 
 
 def materialise(config: _Json, replica: str) -> list[str]:
@@ -108,8 +112,10 @@ class Secrets:
         """Names of what is stored."""
         return sorted(path.name[: -len(".json")] for path in self._kept.glob("*.json"))
 
-    def apply(self, wanted: Mapping[str, t.Any], access: Access, check: bool) -> Change:
+    def apply(self, wanted: Mapping[str, t.Any], access: Access, check: bool, purge: bool = True) -> Change:
         """Keep exactly these secrets, and have them ready below ``/run``. ``check``: only say what would be done.
+
+        Without ``purge`` the others stay as they are; the revision is of these alone, as it is when the others are gone.
 
         Values are compared by unsealing them here; one that cannot be unsealed any more is stored anew.
         """
@@ -118,8 +124,9 @@ class Secrets:
         found = {name: self._read(name) for name in self.names()}
         fresh = {name for name, value in values.items() if not self._holds(name, found.get(name), value)}
         other = {name for name in values if name not in fresh and t.cast(_Stored, found[name]).access != access}
-        gone = set(found) - set(values)
-        changed = bool(fresh or other or gone) or not self._is_ready(values, access)
+        gone = set(found) - set(values) if purge else set()
+        others = tuple(sorted(set(found) - set(values) - gone))
+        changed = bool(fresh or other or gone) or not self._is_ready(values, access, bool(others))
         before = [_line(name, stored) for name, stored in found.items()]
         if not check and changed:
             for name in sorted(gone):
@@ -128,13 +135,14 @@ class Secrets:
                 self._store(name, values[name], access)
             for name in sorted(other):
                 self._write(name, t.cast(_Stored, found[name]), access)
-            self._put_ready(values, access)
-            if not values:
+            self._put_ready(values, access, others=bool(others))
+            if not values and not others:
                 self.remove()
         now = {name: found.get(name) if check else self._read(name) for name in sorted(values)}
         after = [_line(name, now[name], fresh=name in fresh, access=access) for name in now]
+        after += [_line(name, found[name]) for name in others]
         sealed = {name: KNOWN_AFTER_APPLY if stored is None or (check and name in fresh) else stored.sealed for name, stored in now.items()}
-        return Change(changed, before, after, sealed, KNOWN_AFTER_APPLY if check and (fresh or gone) else self._revision())
+        return Change(changed, before, after, sealed, KNOWN_AFTER_APPLY if check and (fresh or gone) else self._revision(values), others)
 
     def materialise(self) -> list[str]:
         """Put everything that is stored below ``/run``, and take away what is not; the names."""
@@ -227,10 +235,11 @@ class Secrets:
             raise FleetError(wrong, hint="its key or TPM changed: apply again, so that it is stored anew")
         return value
 
-    def _is_ready(self, values: Mapping[str, bytes], access: Access) -> bool:
-        """Whether exactly these files lie below ``/run``, with these rights."""
+    def _is_ready(self, values: Mapping[str, bytes], access: Access, others: bool) -> bool:
+        """Whether exactly these files lie below ``/run``, with these rights; with ``others``, whether these are among them."""
         try:
-            if {path.name for path in self._plain.iterdir()} != set(values):
+            there = {path.name for path in self._plain.iterdir()}
+            if there != set(values) and not (others and there > set(values)):
                 return False
             return all(_is_plain(self._plain / name, value, access) for name, value in values.items())
         except FileNotFoundError:
@@ -253,9 +262,9 @@ class Secrets:
         except OSError as error:
             raise FleetError(f"cannot write {error.filename or self._plain}: {error.strerror}") from error
 
-    def _revision(self) -> str:
+    def _revision(self, names: t.Collection[str]) -> str:
         """Short text that is another one whenever a value was stored or left; it tells nothing about the values. Empty for none."""
-        stored = [(name, t.cast(_Stored, self._read(name)).id) for name in self.names()]
+        stored = [(name, t.cast(_Stored, self._read(name)).id) for name in self.names() if name in names]
         return hashlib.sha256(json.dumps(stored).encode()).hexdigest()[:16] if stored else ""
 
 

@@ -9,7 +9,7 @@ it. What runs well on its own slice is left alone; what runs on something else i
 
 Which replicas: those of the plan that the host carries (``plan.json``), where its lines say; one that was begun counts as well, so that a
 host which died in the middle of a move goes on to the target. A host that carries no plan starts what has a container: a service that was
-taken down has none.
+taken down has none. Nobody starts what somebody stopped (``stopped.json``) until it is deployed again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from ansible_collections.gpuops.fleet.plugins.module_utils import commands, plan_record, secrets
+from ansible_collections.gpuops.fleet.plugins.module_utils import (
+    commands,
+    jobs,
+    lease_end,
+    plan_record,
+    secrets,
+    service_leases,
+    stopped,
+)
 from ansible_collections.gpuops.fleet.plugins.module_utils import lease as leases
 from ansible_collections.gpuops.fleet.plugins.module_utils.agent_config import Config, parse_known
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import SHORT_ID, Engine, wanted_devices
@@ -81,7 +89,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Container:
-    """A container of a replica that has a device. ``state`` and ``health`` in the engine's words; ``health`` empty without a check."""
+    """A container of a replica that has a device. ``state`` and ``health`` in the engine's words; ``health`` empty without a check.
+
+    ``job``: its label as a job, empty for a service.
+    """
 
     id: str
     name: str
@@ -89,6 +100,12 @@ class Container:
     health: str
     exit_code: int
     devices: tuple[str, ...]
+    job: str = ""
+
+    @property
+    def done(self) -> bool:
+        """Whether it is that of a job which has come to its end."""
+        return bool(self.job) and jobs.did_well(self.state, self.exit_code)
 
     @property
     def lives(self) -> bool:
@@ -126,14 +143,44 @@ class Standing:
 
 def find(config: Config) -> Found:
     """Every replica that this host has to run. FleetError when the host's record of its plan is damaged."""
+    found = _all(config)
+    try:
+        stops = stopped.read(config.state_dir)
+    except FleetError as error:
+        # What somebody stopped runs then; that nothing ran would be worse.
+        return Found(found.replicas, {**found.problems, stopped.FILE: str(error)}, found.left)
+    left = {name: why for name in [*(one.name for one in found.replicas), *found.problems] if (why := stopped.why_stopped(stops, name))}
+    return Found(
+        [replica for replica in found.replicas if replica.name not in left],
+        {name: problem for name, problem in found.problems.items() if name not in left},
+        {**found.left, **{name: f"it was {why}" for name, why in left.items()}},
+    )
+
+
+def _all(config: Config) -> Found:
     record = plan_record.read(config.state_dir)
     names = sorted(path.parent.name for path in config.services_dir.glob(f"*/{COMPOSE_FILE}"))
     if record is None:
-        return _without_plan(config, names)
+        return _without_ended(_without_plan(config, names), config)
     lines = {plan_record.name_of(line): line for line in record["services"]}
     found = Found([], {}, {name: f"it is not in plan {record['serial']}" for name in names if name not in lines})
     for name, line in lines.items():
         _add(found, config, name, plan_record.devices_of(line))
+    return _without_ended(found, config)
+
+
+def _without_ended(found: Found, config: Config) -> Found:
+    """The same, where nobody starts a replica whose lease is over. Leases that cannot be read end nothing; ``bring_up`` names the file."""
+    try:
+        ended = service_leases.ended_records(config.state_dir)
+    except FleetError:
+        return found
+    for name, record in ended.items():
+        mine = [replica for replica in found.replicas if replica.name == name]
+        if mine or found.problems.pop(name, None) is not None:
+            found.left[name] = service_leases.ended_words(record)
+        for replica in mine:
+            found.replicas.remove(replica)
     return found
 
 
@@ -146,7 +193,7 @@ def _without_plan(config: Config, names: Sequence[str]) -> Found:
         return found
     with Engine(str(config.docker_socket)) as engine:
         for replica in list(found.replicas):
-            if not _listed(engine, replica.name):
+            if not listed(engine, replica.name):
                 found.replicas.remove(replica)
                 found.left[replica.name] = "this host carries no plan, and it has no container: it was taken down"
     return found
@@ -155,6 +202,9 @@ def _without_plan(config: Config, names: Sequence[str]) -> Found:
 def _add(found: Found, config: Config, name: str, entries: Sequence[Mapping[str, t.Any]] | None) -> None:
     """Put a replica among ``found``; ``entries``: what the plan gives it, None for what ``devices.json`` says."""
     directory = config.services_dir / name
+    if jobs.is_done(directory, jobs.wanted(directory / COMPOSE_FILE)):
+        found.left[name] = "its job is done"
+        return
     try:
         kept = read_devices(directory / DEVICES_FILE)
         if kept is None or not (directory / COMPOSE_FILE).exists():
@@ -205,7 +255,7 @@ class Looker:
         return resolve_all(self._nvml, replica.devices, check=False)
 
 
-def _listed(engine: Engine, project: str) -> list[dict[str, t.Any]]:
+def listed(engine: Engine, project: str) -> list[dict[str, t.Any]]:
     """The project's containers in the engine's short form, without those that a person runs beside it (``docker compose run``)."""
     filters = quote(json.dumps({"label": [f"{_PROJECT}={project}"]}))
     found = engine.get(f"/containers/json?all=1&filters={filters}")
@@ -215,7 +265,7 @@ def _listed(engine: Engine, project: str) -> list[dict[str, t.Any]]:
 def _containers(engine: Engine, project: str) -> tuple[Container, ...]:
     """The project's containers that have a device, by name; one that goes away meanwhile is left out."""
     found = []
-    for entry in _listed(engine, project):
+    for entry in listed(engine, project):
         detail = engine.detail(entry["Id"])
         if detail is None:
             continue
@@ -236,6 +286,7 @@ def _container(detail: Mapping[str, t.Any], devices: Sequence[str]) -> Container
         "" if health == "none" else health,
         int(state.get("ExitCode") or 0),
         tuple(devices),
+        jobs.value_of(detail),
     )
 
 
@@ -253,12 +304,28 @@ def bring_up(config: Config, names: Collection[str] | None = None, say: Say = co
         if shutil.which(config.docker) is None and not config.docker_socket.exists():
             say("this host has no Docker engine: nothing is started")
             return []
+        ended = lease_end.end_what_is_over(config, token, service_leases.Clock.read(config.proc_root), say)
         found = find(config)
         for name, reason in sorted(found.left.items()):
             say(f"{name}: not started, {reason}")
-        problems = [f"{name}: {problem}" for name, problem in found.problems.items() if names is None or name in names]
+        problems = ended + [f"{name}: {problem}" for name, problem in found.problems.items() if names is None or name in names]
         replicas = [replica for replica in found.replicas if names is None or replica.name in names]
         return problems + (_Work(config, token, say).carry_out(replicas) if replicas else [])
+
+
+def start(config: Config, token: str, name: str, say: Say = commands.say) -> list[str]:
+    """Start one replica on its own devices and wait for it; whoever calls holds the host. What is wrong, a line each.
+
+    FleetError when this host is not to run it.
+    """
+    return _Work(config, token, say).carry_out([_wanted(find(config), name)])
+
+
+def _wanted(found: Found, name: str) -> Replica:
+    replica = next((one for one in found.replicas if one.name == name), None)
+    if replica is None:
+        raise FleetError(found.problems.get(name) or found.left.get(name) or f"{name} is no service of this host")
+    return replica
 
 
 def heal(settings: Mapping[str, t.Any], name: str, say: Say = commands.say) -> None:
@@ -269,11 +336,7 @@ def heal(settings: Mapping[str, t.Any], name: str, say: Say = commands.say) -> N
     config = parse_known(settings)
     with leases.held(config.state_dir, HOLDER, f"start {name}", config.lease_seconds, 0) as token:
         leases.refuse_other_agent(config.state_dir)
-        found = find(config)
-        replica = next((one for one in found.replicas if one.name == name), None)
-        if replica is None:
-            raise FleetError(found.problems.get(name) or found.left.get(name) or f"{name} is no service of this host")
-        problems, started = _Work(config, token, say).begin([replica])
+        problems, started = _Work(config, token, say).begin([_wanted(find(config), name)])
         if not started:
             raise FleetError("; ".join(problems) or f"{name} was not started")
 
@@ -296,11 +359,21 @@ class _Work:
         # First of all: while a container is on a neighbour's slice, the neighbour's own start would make two of them there.
         problems = [line for standing in standings for line in self._stop_strangers(standing)]
         problems += [f"{one.replica.name}: not started on {one.replica.where}: {one.reason}" for one in standings if one.uuids is None]
-        ready = [standing for standing in standings if standing.uuids is not None]
+        ready = [standing for standing in standings if standing.uuids is not None and not self._is_done(standing)]
         with concurrent.futures.ThreadPoolExecutor(max(1, self.config.parallel)) as pool:
             failures = list(pool.map(self._start, ready))
         problems += [failure for failure in failures if failure is not None]
         return problems, [standing for standing, failure in zip(ready, failures) if failure is None]
+
+    def _is_done(self, standing: Standing) -> bool:
+        """Whether it is a job that ended well while nobody watched; its paper is then written, and nobody starts it."""
+        replica = standing.replica
+        wanted = jobs.wanted(replica.directory / COMPOSE_FILE)
+        done = bool(wanted) and any(one.done and one.job == wanted for one in standing.containers)
+        if done:
+            jobs.note(replica.directory, wanted)
+            self.say(f"{replica.name}: not started, its job is done")
+        return done
 
     def _stop_strangers(self, standing: Standing) -> list[str]:
         lines = []
@@ -390,13 +463,15 @@ def _verdict(standing: Standing) -> str | None:
     if not standing.containers:
         return "Compose made no container with a device"
     for one in standing.containers:
+        if one.done:
+            continue
         if one.state in ("exited", "dead"):
             return f"container {one.name} ended with status {one.exit_code}; see docker logs {one.name}"
         if one.health == "unhealthy":
             return f"container {one.name} is unhealthy; see docker logs {one.name}"
         if one.lives and not standing.own(one):
             return f"container {one.name} runs on {', '.join(one.devices)}, which is not its own"
-    settled = all(one.state == "running" and one.health in ("", "healthy") for one in standing.containers)
+    settled = all(one.done or (one.state == "running" and one.health in ("", "healthy")) for one in standing.containers)
     return "" if settled else None
 
 
@@ -409,11 +484,16 @@ def describe(config: Config) -> tuple[list[str], bool]:
         return ["this host has no Docker engine"], True
     found = find(config)
     lines, well = [f"{name}: does not run as it shall: {problem}" for name, problem in found.problems.items()], not found.problems
+    try:
+        leased = service_leases.read(config.state_dir)["leases"]
+    except FleetError as error:
+        lines, well, leased = [f"leases of services: {error}", *lines], False, {}
     with Looker(config) as looker:
         for replica in found.replicas:
             standing = looker.look(replica)
             verdict = _verdict(standing)
             well = well and verdict == ""
             word = "runs" if verdict == "" else "starting" if verdict is None else f"does not run as it shall: {verdict}"
-            lines.append(f"{replica.name}: {word}, on {replica.where}")
+            lease = f"; {service_leases.words(leased[replica.name])}" if replica.name in leased else ""
+            lines.append(f"{replica.name}: {word}, on {replica.where}{lease}")
     return [*lines, *(f"{name}: not started, {reason}" for name, reason in sorted(found.left.items()))], well

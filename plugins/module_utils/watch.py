@@ -20,15 +20,24 @@ import typing as t
 from collections.abc import Callable, Iterable, Mapping
 
 from ansible_collections.gpuops.fleet.plugins.module_utils import engine_events as events
+from ansible_collections.gpuops.fleet.plugins.module_utils import jobs, service_leases
 from ansible_collections.gpuops.fleet.plugins.module_utils import ledger as books
 from ansible_collections.gpuops.fleet.plugins.module_utils.agent_config import parse_known
-from ansible_collections.gpuops.fleet.plugins.module_utils.bookkeeping import Bookkeeper, Pulse, is_running, short_id
+from ansible_collections.gpuops.fleet.plugins.module_utils.bookkeeping import (
+    REPLICA,
+    SERVICE,
+    Bookkeeper,
+    Pulse,
+    is_running,
+    labels_of,
+    short_id,
+)
 from ansible_collections.gpuops.fleet.plugins.module_utils.commands import say
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import PROBE_LABEL, Engine
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine_events import Event, EventStream
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.ledger import Ledger
-from ansible_collections.gpuops.fleet.plugins.module_utils.restarts import Restarts
+from ansible_collections.gpuops.fleet.plugins.module_utils.restarts import Restarts, replica_of
 
 BEAT_S = 60.0
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 30.0
@@ -168,7 +177,8 @@ class Watch:
         """The ledger, opened when it is first needed: a disk may be full, or another version at work, for a while only."""
         if self._books is None:
             ledger = Ledger(books.path_in(self._config.state_dir))
-            self._books = Bookkeeper(ledger, self._pulse.boot, self._pulse.floor)
+            lease_end = functools.partial(service_leases.why_ended, self._config.state_dir)
+            self._books = Bookkeeper(ledger, self._pulse.boot, self._pulse.floor, lease_end)
         return self._books
 
     def _look(self) -> None:
@@ -180,9 +190,24 @@ class Watch:
         for detail in details:
             if is_running(detail):
                 self._restarts.runs(detail)
+            elif jobs.value_of(detail):
+                self._attempt(self._look_at_job, detail, details)
             elif self._went_with_the_engine(short_id(detail), details) or self._died_by_itself(detail):
                 state = detail.get("State") or {}
                 self._restarts.plan_for(detail, f"ended while nobody watched (exit {state.get('ExitCode')})")
+
+    def _look_at_job(self, detail: _Json, details: Iterable[_Json]) -> None:
+        """A job that does not run: note that it is done, or start again what the engine took with it as it went down."""
+        state = detail.get("State") or {}
+        code, replica = int(state.get("ExitCode") or 0), replica_of(labels_of(detail))
+        if jobs.did_well(str(state.get("Status")), code):
+            self._note_job(replica, jobs.value_of(detail))
+        elif self._went_with_the_engine(short_id(detail), details):
+            self._restarts.plan_for(detail, f"interrupted while nobody watched (exit {code})")
+
+    def _note_job(self, replica: str | None, value: str) -> None:
+        if replica is not None:
+            jobs.note(self._config.services_dir / replica, value)
 
     def _died_by_itself(self, detail: _Json) -> bool:
         """Whether a container that does not run ended by itself in this boot, by the ledger. What was never noted was never watched."""
@@ -236,8 +261,9 @@ class Watch:
     def _die(self, event: Event) -> None:
         code, starved = event.number("exitCode"), event.container in self._starved
         asked = 0 <= event.at - self._asked.get(event.container, 0.0) < ASKED_S
+        leased = service_leases.why_ended(self._config.state_dir, event.about.get(SERVICE), event.about.get(REPLICA)) if asked else None
         if asked:
-            why = books.STOPPED
+            why = leased or books.STOPPED
         elif starved and code:
             why = books.OUT_OF_MEMORY
         else:
@@ -245,9 +271,12 @@ class Watch:
         if asked:
             self._stopped[event.container] = event.at
             self._restarts.cancel(event.container)
+        if code == 0:
+            self._attempt(self._note_job, replica_of(event.about), event.about.get(jobs.LABEL, ""))
         planned = not asked and self._restarts.died(event, f"{why} by itself (exit {code})")
         if self._keeper().ended(event.container, event.at, why, code) and not planned:
-            self._say(f"{event.name}: {why} {'as somebody asked for' if asked else 'by itself'} (exit {code})")
+            how = "as its lease says" if leased else "as somebody asked for" if asked else "by itself"
+            self._say(f"{event.name}: {why} {how} (exit {code})")
 
     def _start(self, event: Event) -> None:
         self._forget(event.container)

@@ -532,6 +532,37 @@ facts:
       type: list
       elements: dict
       sample: []
+    leases:
+      description: Leases of services on this host, by name (docs/leases.md); V(none) when they could not be read.
+      returned: always
+      type: list
+      elements: dict
+      contains:
+        name:
+          description: The replica.
+          returned: always
+          type: str
+          sample: notebook-1
+        ends:
+          description: When its lease ends, or earlier, when it ends because its GPU is idle.
+          returned: always
+          type: str
+          sample: '2026-12-01T12:00:00Z'
+        ended:
+          description: When it ended; V(none) while it lasts.
+          returned: always
+          type: str
+          sample: '2026-12-01T12:03:10Z'
+        why:
+          description: Why it ended, V(lease over), V(idle), or who ended it; V(none) while it lasts.
+          returned: always
+          type: str
+          sample: lease over
+        noticed:
+          description: Whether notice of its end is given.
+          returned: always
+          type: bool
+          sample: false
     plan:
       description: The plan that the host carries; V(none) when it carries none.
       returned: always

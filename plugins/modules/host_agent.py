@@ -131,6 +131,10 @@ options:
         description: Whether it is kept running. It is started anew when the package, the configuration or its own file changed.
         type: bool
         default: false
+      enabled:
+        description: Whether it is started at a boot. One that a timer starts is not.
+        type: bool
+        default: true
   wheel:
     description:
       - Path on the controller of a wheel of C(nvidia-ml-py), for a host whose Python has no C(pynvml). It travels in the package.
@@ -230,6 +234,7 @@ _UNIT: dict[str, t.Any] = {
     "name": {"type": "str", "required": True},
     "text": {"type": "str", "default": ""},
     "running": {"type": "bool", "default": False},
+    "enabled": {"type": "bool", "default": True},
 }
 _CONFIG: dict[str, t.Any] = {
     "state_dir": {"type": "path"},
@@ -282,7 +287,7 @@ def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
         state_dir=Path(params["state_dir"]),
         config_path=Path(params["config_path"]),
         unit_dir=Path(params["unit_dir"]),
-        units=[Unit(unit["name"], unit["text"], unit["running"]) for unit in params["units"]],
+        units=[Unit(unit["name"], unit["text"], unit["running"], unit["enabled"]) for unit in params["units"]],
         version=params["version"],
         digest=params["digest"],
         config={name: value for name, value in params["config"].items() if value is not None},

@@ -32,10 +32,12 @@ options:
   state:
     description:
       - V(held) takes the lease, or renews it when O(token) is given. V(released) gives it back.
+      - V(read) only tells who holds the host, as RV(held_by).
     type: str
     choices:
       - held
       - released
+      - read
     default: held
   holder:
     description:
@@ -51,6 +53,12 @@ options:
       - How long it lasts, in seconds, after it was taken or last used. A module that is given the token renews it.
     type: int
     default: 1800
+  wait:
+    description:
+      - With O(state=held), for how long to wait for whoever holds the host, in seconds.
+    type: int
+    default: 0
+    version_added: 0.2.0
   token:
     description:
       - The token of the lease, to renew it or to give it back.
@@ -88,6 +96,11 @@ expires:
   returned: success
   type: int
   sample: 1795219200
+held_by:
+  description: With O(state=read), who holds the host, what for, since when and until when. Empty when nobody does.
+  returned: success
+  type: str
+  sample: alice (deploy receipt-ocr), since 2026-11-21T12:00:03Z, until 2026-11-21T12:30:03Z unless it goes on working
 taken_over:
   description: The lease whose time was over and that this one replaces. V(none) when there was none.
   returned: success
@@ -100,13 +113,14 @@ from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.module_utils.lease import acquire, release
+from ansible_collections.gpuops.fleet.plugins.module_utils.lease import acquire, await_lease, holder_now, release
 
 SPEC: dict[str, t.Any] = {
-    "state": {"type": "str", "choices": ["held", "released"], "default": "held"},
+    "state": {"type": "str", "choices": ["held", "released", "read"], "default": "held"},
     "holder": {"type": "str"},
     "purpose": {"type": "str", "default": "apply"},
     "seconds": {"type": "int", "default": 1800},
+    "wait": {"type": "int", "default": 0},
     "token": {"type": "str", "no_log": False},
     "force": {"type": "bool", "default": False},
     "state_dir": {"type": "path", "default": "/var/lib/gpuops-fleet"},
@@ -115,14 +129,20 @@ SPEC: dict[str, t.Any] = {
 
 def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
     """The module's result. FleetError when another holds the host."""
-    result: dict[str, t.Any] = {"changed": False, "token": "", "expires": None, "taken_over": None}
+    result: dict[str, t.Any] = {"changed": False, "token": "", "expires": None, "held_by": "", "taken_over": None}
+    state_dir, token = Path(params["state_dir"]), params["token"] or None
+    if params["state"] == "read":
+        found = holder_now(state_dir)
+        return {**result, "held_by": "" if found is None else found.times()}
     if check:
         return result
-    state_dir, token = Path(params["state_dir"]), params["token"] or None
     if params["state"] == "released":
         release(state_dir, token, params["force"])
         return result
-    lease, over = acquire(state_dir, params["holder"], params["purpose"], params["seconds"], token)
+    if params["wait"] and token is None:
+        lease, over = await_lease(state_dir, params["holder"], params["purpose"], params["seconds"], params["wait"])
+    else:
+        lease, over = acquire(state_dir, params["holder"], params["purpose"], params["seconds"], token)
     return {**result, "token": lease.token, "expires": lease.expires, "taken_over": over}
 
 

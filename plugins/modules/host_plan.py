@@ -30,6 +30,10 @@ options:
     description: Directory on the controller with the manifests of all services.
     type: path
     required: true
+  plan:
+    description: The plan as M(gpuops.fleet.plan) returned it, in place of the file, where nothing was written because of check mode.
+    type: dict
+    version_added: 0.2.0
 seealso:
   - module: gpuops.fleet.plan
   - module: gpuops.fleet.plan_record
@@ -83,6 +87,10 @@ services:
       description: The manifest with every default filled in, sizes in MiB.
       type: dict
       sample: {service: receipt-ocr, team: claims, need_mib: 8192}
+    source:
+      description: The manifest's C(file) below O(manifests), and its C(text).
+      type: dict
+      sample: {file: claims/receipt-ocr.yml, text: 'schema: 1'}
     placement:
       description: The plan's line for this replica.
       type: dict

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: ledger_info
-short_description: Read who held which slice of a host from when to when
+short_description: Read who held which slice of a host from when to when, and what was rolled out
 version_added: 0.2.0
 author:
   - gpuops.fleet contributors (@gpuops)
 description:
-  - Returns the holds of slices and GPUs that the host's ledger has, as the host agent wrote them, cut to an interval.
-  - A host without a ledger has no holds. Nothing is changed.
+  - Returns the holds of slices and GPUs that the host's ledger has, as the host agent wrote them, cut to an interval; and the rollouts of
+    services in it.
+  - A host without a ledger has none of them. Nothing is changed.
 extends_documentation_fragment:
   - gpuops.fleet.attributes
   - gpuops.fleet.attributes.info_module
@@ -120,6 +121,72 @@ holds:
       description: Length of that part.
       type: float
       sample: 23400.0
+rollouts:
+  description:
+    - Every rollout of a replica that touches the interval and came to an end, by its begin.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    service:
+      description: The service.
+      type: str
+      sample: receipt-ocr
+    replica:
+      description: Number of the replica.
+      type: int
+      sample: 1
+    from_digest:
+      description: Digest of the manifest that served before. V(none) when none did.
+      type: str
+      sample: sha256:0b1c...
+    to_digest:
+      description: Digest of the manifest that was to serve.
+      type: str
+      sample: sha256:77ab...
+    image:
+      description: Its image.
+      type: str
+      sample: registry.example.com/receipt-ocr@sha256:9f86...
+    by:
+      description: Who rolled it out.
+      type: str
+      sample: alice
+    began:
+      description: When it began, in UTC.
+      type: str
+      sample: '2026-11-21T12:00:00Z'
+    ended:
+      description: When it ended.
+      type: str
+      sample: '2026-11-21T12:01:10Z'
+    way:
+      description: V(side-by-side) or V(stop-first).
+      type: str
+      sample: side-by-side
+    outcome:
+      description:
+        - V(serving) when the new version serves; V(kept) when the old one never ceased to; V(restored) when the old one serves again;
+          V(failed) when neither does; V(interrupted) when whoever rolled it out did not come to an end.
+      type: str
+      sample: serving
+    reason:
+      description: Why the new version does not serve, in one line. Empty when it does.
+      type: str
+      sample: ''
+    steps:
+      description: The steps that were done, in their order.
+      type: list
+      elements: dict
+      contains:
+        step:
+          description: What was done.
+          type: str
+          sample: drain
+        seconds:
+          description: How long it took.
+          type: float
+          sample: 30.2
 alive:
   description: When the host agent last gave a sign of life, in UTC. What ended since then is not known. V(none) when it never did.
   returned: success
@@ -172,11 +239,15 @@ def run(params: t.Mapping[str, t.Any], now: float) -> dict[str, t.Any]:
         raise FleetError(f"the interval ends ({params['until']}) before it begins ({params['since']})", field="until")
     path = path_in(state_dir)
     holds: list[dict[str, t.Any]] = []
+    rollouts: list[dict[str, t.Any]] = []
     if path.exists():
         with Ledger(path, read_only=True) as ledger:
-            holds = ledger.holds(first, last)
-    shown = [{key: stamp(value) if key in _TIMES else value for key, value in hold.items()} for hold in holds]
-    return {"changed": False, "holds": shown, "alive": stamp(last_alive(state_dir))}
+            holds, rollouts = ledger.holds(first, last), ledger.rollouts(first, last)
+    return {"changed": False, "holds": _shown(holds), "rollouts": _shown(rollouts), "alive": stamp(last_alive(state_dir))}
+
+
+def _shown(rows: t.Iterable[t.Mapping[str, t.Any]]) -> list[dict[str, t.Any]]:
+    return [{key: stamp(value) if key in _TIMES else value for key, value in row.items()} for row in rows]
 
 
 def main() -> None:

@@ -51,6 +51,25 @@ options:
     description: Fail, after the plans are written, when a service has no place.
     type: bool
     default: false
+  move:
+    description:
+      - A replica that a person wants on another host. It gets a place there, while everything else stays where it is, or the plan is refused.
+        Later plans keep it there because the place is right.
+    type: dict
+    version_added: 0.2.0
+    suboptions:
+      service:
+        description: The service.
+        type: str
+        required: true
+      replica:
+        description: Number of the replica.
+        type: int
+        required: true
+      to:
+        description: Name of the host.
+        type: str
+        required: true
 seealso:
   - module: gpuops.fleet.gpu_info
   - module: gpuops.fleet.host_plan
@@ -108,6 +127,12 @@ unplaced:
       sample: >-
         gpu-prod-01: 2 GPUs without room for 30 GiB; what would help: gpu-prod-01 GPU-5c1f07aa has room for 3g.40gb at 4 only if
         face-match-1 (1g.10gb@6) moves
+rollouts:
+  description: How new versions come to replicas that run and stay where they are, one line for each service on each host.
+  returned: success
+  type: list
+  elements: str
+  sample: ['receipt-ocr-1: new version; beside the old one on gpu-prod-01 1g.10gb@4']
 services:
   description: Every manifest by service name, with all defaults filled in, sizes in MiB, and C(need_mib), the GPU memory that it needs.
   returned: success

@@ -83,6 +83,18 @@ gone:
   type: list
   elements: str
   sample: []
+rolled:
+  description: Replicas that stay where they are and may run by another manifest than the plan's.
+  returned: when O(state) is V(begun) or V(done)
+  type: list
+  elements: str
+  sample: []
+new:
+  description: Replicas that no plan before had on this host.
+  returned: when O(state) is V(begun) or V(done)
+  type: list
+  elements: str
+  sample: []
 layout:
   description: The plan's layout as O(gpuops.fleet.mig#module:layout) takes it.
   returned: when O(state) is V(begun) or V(done)
@@ -143,6 +155,8 @@ def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
         "needed": outcome.needed,
         "stop": outcome.stop,
         "gone": outcome.gone,
+        "rolled": outcome.rolled,
+        "new": outcome.new,
         "layout": records.wish_of(plan),
         "record": records.summary(after),
         "diff": {"before": _words(record), "after": _words(after)},

@@ -146,6 +146,21 @@ pulled:
   type: list
   elements: str
   sample: [registry.example.com/receipt-ocr:1.4]
+runs:
+  description: Whether a container of the project runs now. V(false) when the engine is not asked.
+  returned: success
+  type: bool
+  sample: true
+settled:
+  description: Whether all of its services run as the compose file says, so that Compose would leave them as they are.
+  returned: success
+  type: bool
+  sample: false
+done:
+  description: Whether it is a job that has come to its end with status 0, so that it is not to be started again.
+  returned: success
+  type: bool
+  sample: false
 """
 
 import typing as t
@@ -203,7 +218,8 @@ def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
         answer = Answer()
     else:
         answer = Probe(wish, params["docker_socket"]).ask(check)
-    return {"changed": bool(answer.pulled), "devices": uuids, "probed": answer.probed, "pulled": answer.pulled}
+    found = {"devices": uuids, "probed": answer.probed, "pulled": answer.pulled, "runs": answer.runs, "settled": answer.settled}
+    return {"changed": bool(answer.pulled), **found, "done": answer.done}
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ description:
     O(secrets_dir), in memory, from where the compose file mounts them.
   - Where C(systemd-creds) works on the host, which is found out by trying, a value is sealed with a key of the host or its TPM2. Elsewhere
     it lies in a file that only root can read; RV(sealed) says which, and the module warns.
-  - The replica has exactly the secrets that are given. What left the list is removed.
+  - The replica has exactly the secrets that are given. What left the list is removed, unless O(purge) is V(false).
   - No value is shown in a diff, a log or the arguments of a process. Values are compared on the host.
 extends_documentation_fragment:
   - gpuops.fleet.attributes
@@ -47,6 +47,11 @@ options:
       - The secrets, value by name. A name is that of a file; a value is text.
     type: dict
     default: {}
+  purge:
+    description:
+      - Whether the replica loses what O(secrets) does not name. Without it, a version that is about to be replaced keeps what it mounts.
+    type: bool
+    default: true
   mode:
     description:
       - Permissions of the files below O(secrets_dir). The directories above them let no other user of the host pass, whatever this says,
@@ -100,6 +105,12 @@ revision:
   returned: success
   type: str
   sample: 9f86d081884c7d65
+others:
+  description: Names of what is kept although O(secrets) does not name it. Empty with O(purge).
+  returned: success
+  type: list
+  elements: str
+  sample: []
 directory:
   description: Where the files are.
   returned: success
@@ -124,6 +135,7 @@ SPEC: dict[str, t.Any] = {
     "replica": {"type": "str", "required": True},
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "secrets": {"type": "dict", "default": {}, "no_log": True},
+    "purge": {"type": "bool", "default": True},
     "mode": {"type": "str", "default": "0444"},
     "uid": {"type": "int"},
     "gid": {"type": "int"},
@@ -140,10 +152,11 @@ def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
     if params["lease"] and not check:
         leases.check(state_dir, params["lease"])
     wanted = params["secrets"] if params["state"] == "present" else {}
-    change = kept.apply(wanted, Access(params["mode"], params["uid"], params["gid"]), check)
+    change = kept.apply(wanted, Access(params["mode"], params["uid"], params["gid"]), check, params["purge"])
     diff = {"before": _text(change.lines_before), "after": _text(change.lines_after)}
     directory = str(secrets_dir / params["replica"])
-    return {"changed": change.changed, "sealed": change.sealed, "revision": change.revision, "directory": directory, "diff": diff}
+    found = {"sealed": change.sealed, "revision": change.revision, "others": list(change.others)}
+    return {"changed": change.changed, **found, "directory": directory, "diff": diff}
 
 
 def _text(lines: list[str]) -> str:

@@ -181,6 +181,15 @@ def write_all(files: Mapping[str, str]) -> list[str]:
     return changed
 
 
+def remove_all(paths: Iterable[str]) -> None:
+    """Remove files that are there. :raises FleetError: one cannot be removed."""
+    for path in paths:
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise FleetError(f"cannot be removed: {error.strerror}", file=path, hint="check its permissions") from error
+
+
 def diffs(files: Mapping[str, str], before: Mapping[str, str | None]) -> list[dict[str, str]]:
     """The list that Ansible shows with ``--diff``: one entry for every file whose text changes, sorted by path."""
     return [

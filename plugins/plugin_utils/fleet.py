@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -15,6 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, read_manifests
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move, moved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
     FLEET,
@@ -27,6 +28,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy, read_policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Placement, Problem, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import changed_in_place, host_rollouts, who_leaves
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines as replicas_and_reasons
 
@@ -36,7 +39,8 @@ Texts = Iterable[tuple[str, str]]
 @dataclass(frozen=True)
 class Planned:
     """What a run decided. ``plans``: of each host of the run, without those that are down and never had one; ``fleet``: the text
-    of ``fleet.yml``; ``table``: lines for people; ``proposal``: where the services of hosts that could not be read would go.
+    of ``fleet.yml``; ``table``: lines for people; ``proposal``: where the services of hosts that could not be read would go;
+    ``rollouts``: how new versions come to replicas that stay where they are.
     """
 
     plans: Mapping[str, HostPlan]
@@ -46,6 +50,7 @@ class Planned:
     table: list[str]
     notes: list[str]
     proposal: list[str]
+    rollouts: list[str]
 
 
 def plan_fleet(
@@ -55,6 +60,7 @@ def plan_fleet(
     catalogue: Catalogue,
     runtimes: Collection[str] = (),
     found: Iterable[Placement] | None = None,
+    move: Move | None = None,
 ) -> Planned:
     """Decide for a fleet.
 
@@ -62,7 +68,7 @@ def plan_fleet(
     ``hosts``: name -> {facts, policy}, and where nobody reaches it ``down: true`` (a person says so) or ``unread: why`` (found out just
     now); both are planned as gone, and their facts may be None. ``runtimes``: the compose templates that exist. ``found``: of an
     adoption, the places that no last plan knows and that count as if one did; GPUs in MIG mode are then listed even where nobody
-    is on them.
+    is on them. ``move``: a replica that a person wants on another host.
 
     :raises FleetError: anything wrong in any of them, each problem on its own line.
     """
@@ -72,7 +78,8 @@ def plan_fleet(
     digests = {manifest.service: manifest.digest() for manifest in manifests}
     lines = [line for plan in previous.values() for line in plan.data["services"]]
     changed = frozenset(line["service"] for line in lines if line["manifest"] != digests.get(line["service"]))
-    solution = make_plan(Problem(tuple(states), tuple(need_of(manifest) for manifest in manifests), tuple(before), changed))
+    problem = Problem(tuple(states), tuple(need_of(manifest) for manifest in manifests), tuple(before), changed)
+    solution = make_plan(problem) if move is None else moved(problem, move)
     adopted = [manifest.service for manifest in manifests if manifest.model.lifecycle == "adopted"]
     plans: dict[str, HostPlan] = {}
     for host in states:
@@ -90,7 +97,28 @@ def plan_fleet(
         table=_table(states, solution, before, manifests),
         notes=_notes(states, previous, solution),
         proposal=_proposal(states, before, solution, hosts),
+        rollouts=_rollouts(plans, previous, hosts, policies, manifests, catalogue),
     )
+
+
+def _rollouts(
+    plans: Mapping[str, HostPlan],
+    previous: Mapping[str, HostPlan],
+    hosts: Mapping[str, Mapping[str, t.Any]],
+    policies: Mapping[str, Policy],
+    manifests: Sequence[Manifest],
+    catalogue: Catalogue,
+) -> list[str]:
+    """A line for each service on each host whose replicas stay and get another version."""
+    lines: list[str] = []
+    for name, plan in sorted(plans.items()):
+        last, facts = previous.get(name), hosts[name].get("facts")
+        changed = [] if last is None else changed_in_place(plan, last)
+        if changed and facts is not None and not _is_down(hosts[name]):
+            leaving = () if last is None else who_leaves(plan, last)
+            site = Site(name, plan, facts, policies[name], manifests, catalogue, frozenset(leaving))
+            lines.extend(host_rollouts(site, changed)["lines"])
+    return lines
 
 
 def _is_down(host: Mapping[str, t.Any]) -> bool:

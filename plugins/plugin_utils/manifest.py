@@ -26,6 +26,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
     require,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all, read_yaml
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.runtime_rules import SPREADING, check_runtime
 
 SCHEMA = 1
 # Fields whose change alone is no reason to touch a replica that runs.
@@ -269,7 +270,7 @@ class ManifestModel(Strict):
     environment: Name = Field(description="only hosts of this environment are considered")
     description: str = ""
     owner: str = ""
-    runtime: Name = Field(default="http", description="http, vllm, or the name of a site's own compose template")
+    runtime: Name = Field(default="http", description="a runtime of docs/runtimes.md, or a site's own template")
     image: Line | None = Field(default=None, description="pinned by digest: NAME@sha256:...")
     replicas: int = Field(default=1, ge=1, le=1000)
     priority: int = Field(default=50, ge=0, le=100, description="higher is placed first")
@@ -341,8 +342,7 @@ def _can_be_rendered(manifest: ManifestModel) -> None:
     for name in RESERVED_ENV:
         if name in manifest.env:
             raise Wrong(f"'{name}' would fight with the device that the planner chooses", "leave it out", "env", name)
-    if manifest.runtime == "vllm" and manifest.model is None:
-        raise Wrong("the runtime 'vllm' serves a model, and none is given", "add a 'model' block", "runtime")
+    check_runtime(manifest)
 
 
 class Manifest:
@@ -364,7 +364,8 @@ class Manifest:
 
     def need_mib(self) -> int:
         """GPU memory needed on each GPU or slice, in MiB; 0 where only a profile is asked for."""
-        estimate = 0 if self.model.model is None else memory.model_mib(**self.model.model.model_dump(exclude={"name", "path"}))
+        gpus = self.model.gpu.count if self.model.runtime in SPREADING else 1
+        estimate = 0 if self.model.model is None else memory.model_mib(self.model.model.model_dump(), gpus)
         return max(self.model.gpu.memory or 0, estimate)
 
     def data(self) -> dict[str, t.Any]:
@@ -416,6 +417,11 @@ def read_manifests(texts: Iterable[tuple[str, str]], runtimes: Collection[str] =
             errors.append(manifest.located.error(("runtime",), wrong, f"write one of: {', '.join(sorted(runtimes))}"))
     raise_all(errors)
     return sorted(manifests, key=lambda manifest: manifest.service)
+
+
+def by_service(texts: Iterable[tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """(path, text) of each service's manifest. :raises FleetError: as :func:`read_manifest`."""
+    return {read_manifest(path, text).service: (path, text) for path, text in texts}
 
 
 def json_schema() -> dict[str, t.Any]:

@@ -44,8 +44,16 @@ OTHER_VARIABLES = frozenset(
         "fleet_fail_unplaced",
         "fleet_holder",
         "fleet_lease_seconds",
+        "fleet_lease_wait",
+        "fleet_lease_max_days",
         "fleet_gpu_access",
         "fleet_host_agent",
+        "fleet_address",
+        "fleet_gateway_domain",
+        "fleet_gateway_keys",
+        "fleet_gateway_rate",
+        "fleet_gateway_team_rates",
+        "fleet_gateway_certificate",
         "fleet_secrets",
     )
 )

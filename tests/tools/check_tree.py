@@ -22,7 +22,7 @@ import typing as t
 import tree
 import yaml
 
-PRODUCT = ("plugins", "roles", "playbooks", "compose-templates", "meta", "inventories/example")
+PRODUCT = ("plugins", "roles", "playbooks", "compose-templates", "ci", "meta", "inventories/example")
 # What stands in for hardware in the tests, by its name and by its switch.
 FOREIGN = re.compile(r"simulat|nvml_sim|simctl", re.IGNORECASE)
 LICENCE = "SPDX-License-Identifier: GPL-3.0-or-later"

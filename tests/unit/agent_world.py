@@ -178,7 +178,9 @@ class AgentEngine(engine_world.Engine):
     def obey(self, wish: t.Mapping[str, t.Any]) -> None:
         """Do what the ``docker`` command asked for."""
         if wish["verb"] == "stop":
-            self.containers[wish["name"]]["State"]["Status"] = "exited"
+            for known in self.containers.values():
+                if wish["name"] in (known["Id"], known["Config"]["Labels"].get(PROJECT)):
+                    known["State"]["Status"] = "exited"
             return
         names = list(wish["variables"].values())
         mine = [known for known in self.containers.values() if known["Config"]["Labels"].get(PROJECT) == wish["name"]]
@@ -200,9 +202,11 @@ class _Handler(engine_world._Handler):
         self._answer(204)
 
     def do_GET(self) -> None:  # noqa: N802 -- the name that http.server calls
+        if self.path == "/info":
+            return self._answer(200, {"ServerVersion": "28.3.0", "Runtimes": {"nvidia": {}, "runc": {}}, "CDISpecDirs": ["/etc/cdi"]})
         if self.path.endswith("/json") and self.path.split("/")[2] in self.server.containers:
             known = self.server.containers[self.path.split("/")[2]]
             words = self.server.health.get(known["Config"]["Labels"].get(PROJECT, ""))
             if words:
                 known["State"]["Health"] = {"Status": words.pop(0) if len(words) > 1 else words[0]}
-        super().do_GET()
+        return super().do_GET()

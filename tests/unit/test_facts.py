@@ -95,6 +95,7 @@ def test_the_facts_of_a_host_have_their_documented_shape(fleet_host: MakeHost, o
         "geometries",
         "gpus",
         "drains_idle",
+        "leases",
         "plan",
         "errors",
     ]

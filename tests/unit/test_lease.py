@@ -272,3 +272,25 @@ def test_a_step_is_refused_beside_an_agent_of_another_release(tmp_path: Path) ->
                 lease.check(tmp_path, mine.token)
         else:
             lease.check(tmp_path, mine.token)
+
+
+def test_whoever_waits_is_told_since_when_and_until_when_and_never_the_token(tmp_path: Path) -> None:
+    mine, _ignored = lease.acquire(tmp_path, "alice", "deploy receipt-ocr", 60, now=1000)
+    again, _ignored = lease.acquire(tmp_path, "alice", "deploy receipt-ocr", 60, mine.token, now=1030)
+    assert again.times() == "alice (deploy receipt-ocr), since 1970-01-01T00:16:40Z, until 1970-01-01T00:18:10Z unless it goes on working"
+
+
+def test_the_module_tells_who_holds_the_host_and_waits_for_it(tmp_path: Path, run_module: RunModule) -> None:
+    where = {"state_dir": str(tmp_path)}
+    assert run_module("host_lease", {**where, "state": "read"})["held_by"] == ""
+    taken = run_module("host_lease", {**where, "holder": "alice", "purpose": "deploy ocr", "seconds": 60})
+    told = run_module("host_lease", {**where, "state": "read"})
+    assert told["held_by"].startswith("alice (deploy ocr), since ")
+    assert taken["token"] not in json.dumps(told)
+    short = run_module("host_lease", {**where, "holder": "bob", "wait": 1})
+    assert "this host is held by alice (deploy ocr)" in short["msg"]
+    assert "waited 1 s for it" in short["msg"]
+    giving = threading.Timer(0.6, lease.release, (tmp_path, taken["token"]))
+    giving.start()
+    assert run_module("host_lease", {**where, "holder": "bob", "wait": 20})["token"]
+    giving.join()

@@ -255,6 +255,63 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
         {"runtime": "vllm"},
         "m/a.yml:5: runtime: the runtime 'vllm' serves a model, and none is given; add a 'model' block",
     ),
+    "triton without its block": (
+        {"runtime": "triton"},
+        "m/a.yml:5: runtime: the runtime 'triton' serves a model, and none is given; add a 'triton' block",
+    ),
+    "speech without its block": (
+        {"runtime": "speech"},
+        "m/a.yml:5: runtime: the runtime 'speech' serves a model, and none is given; add a 'speech' block",
+    ),
+    "sglang without model": (
+        {"runtime": "sglang"},
+        "m/a.yml:5: runtime: the runtime 'sglang' serves a model, and none is given; add a 'model' block",
+    ),
+    "llama-cpp without model": (
+        {"runtime": "llama-cpp"},
+        "m/a.yml:5: runtime: the runtime 'llama-cpp' serves a model, and none is given; add a 'model' block",
+    ),
+    "llama-cpp without a file": (
+        {"runtime": "llama-cpp", "model": MODEL},
+        "m/a.yml:9: model.path: 'receipt-ocr' is no GGUF file; name the .gguf file below the host's model store, the first of its parts",
+    ),
+    "llama-cpp with an unknown size": (
+        {"runtime": "llama-cpp", "model": MODEL[:-1] + ", path: a.gguf, kv_bytes: 1}"},
+        "m/a.yml:9: model.kv_bytes: llama.cpp holds no KV element in 1 bytes; write one of: 4 (f32), 2 (f16), 1.0625 (q8_0), 0.5625 (q4_0)",
+    ),
+    "heads that cannot be shared": (
+        {"runtime": "vllm", "model": MODEL, "gpu": "{isolation: exclusive, count: 3}"},
+        "m/a.yml:7: gpu.count: 3 GPUs cannot share 8 KV heads evenly; write one of: 1, 2, 4, 8, 16",
+    ),
+    "speech on two": (
+        {"runtime": "speech", "speech": "{model: whisper}", "gpu": "{isolation: exclusive, count: 2, memory: 8 GiB}"},
+        "m/a.yml:7: gpu.count: the runtime 'speech' computes on one GPU; write 'count: 1', and more replicas",
+    ),
+    "a job twice": (
+        {"runtime": "batch", "replicas": "2"},
+        "m/a.yml:9: replicas: a batch job runs once; write 'replicas: 1', or one manifest for each part of the work",
+    ),
+    "a job with a health check": (
+        {"runtime": "batch", "health": "{port: http}"},
+        "m/a.yml:9: health: a batch job serves nobody, and 'health' asks for an answer; leave it out",
+    ),
+    "a notebook through MPS": (
+        {"runtime": "notebook", "gpu": "{isolation: shared, sharing: mps, memory: 8 GiB}"},
+        "m/a.yml:7: gpu.sharing: a notebook cannot share a GPU through MPS: it would run as the daemon's user; "
+        "write 'sharing: time-slice', or 'isolation: slice'",
+    ),
+    "a notebook with a command": (
+        {"runtime": "notebook", "command": "[start-notebook.py, --IdentityProvider.token=]"},
+        "m/a.yml:9: command: the command of a notebook is the collection's: it sets the token; leave it out",
+    ),
+    "a notebook with a token": (
+        {"runtime": "notebook", "env": "{JUPYTER_TOKEN: abc}"},
+        "m/a.yml:9: env.JUPYTER_TOKEN: 'JUPYTER_TOKEN' would take the place of the token in the secret's file; leave it out",
+    ),
+    "a notebook without a port": (
+        {"runtime": "notebook", "ports": ""},
+        "m/a.yml:5: runtime: nobody could reach a notebook without a port; add 'ports: [{name: http, container: 8888}]'",
+    ),
     "two lines": (
         {"volumes": '[{source: "a\\nb", target: /a}]'},
         "m/a.yml:9: volumes[0].source: it has a line break or a control character; write it in one line",
@@ -287,13 +344,13 @@ def test_two_services_of_one_name_are_refused_and_both_files_named() -> None:
 
 
 def test_a_runtime_needs_a_template() -> None:
-    text = manifest_text(runtime="triton")
+    text = manifest_text(runtime="pose")
     assert problem(text, runtimes=["vllm", "http"]) == (
-        "m/a.yml:5: runtime: there is no compose template for the runtime 'triton'; write one of: http, vllm"
+        "m/a.yml:5: runtime: there is no compose template for the runtime 'pose'; write one of: http, vllm"
     )
-    assert [each.service for each in read_manifests([("m", text)], ["triton"])] == ["receipt-ocr"]
+    assert [each.service for each in read_manifests([("m", text)], ["pose"])] == ["receipt-ocr"]
     assert [each.service for each in read_manifests([("m", text)])] == ["receipt-ocr"]
-    assert read_manifests([("m", manifest_text(runtime="triton", lifecycle="adopted"))], ["http"])[0].model.runtime == "triton"
+    assert read_manifests([("m", manifest_text(runtime="pose", lifecycle="adopted"))], ["http"])[0].model.runtime == "pose"
 
 
 def test_manifests_come_back_by_name_whatever_their_files() -> None:

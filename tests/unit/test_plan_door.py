@@ -132,11 +132,15 @@ def test_a_plan_of_a_host_that_is_not_here_is_left_alone(site: dict[str, t.Any],
 
 
 def test_the_documentation_names_every_argument_as_the_door_takes_it() -> None:
-    documented = {
-        name: {key: option[key] for key in ("type", "required", "default", "elements") if key in option}
-        for name, option in yaml.safe_load(DOCUMENTATION)["options"].items()
-    }
-    assert documented == ARGUMENTS
+    def spec(options: dict[str, t.Any]) -> dict[str, t.Any]:
+        found = {}
+        for name, option in options.items():
+            found[name] = {key: option[key] for key in ("type", "required", "default", "elements") if key in option}
+            if "suboptions" in option:
+                found[name]["options"] = spec(option["suboptions"])
+        return found
+
+    assert spec(yaml.safe_load(DOCUMENTATION)["options"]) == ARGUMENTS
 
 
 def test_facts_of_a_host_as_it_senses_itself_are_planned(

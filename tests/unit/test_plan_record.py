@@ -254,13 +254,29 @@ def test_the_order_of_slices_is_no_drift() -> None:
 def test_a_first_plan_is_begun() -> None:
     given = plan()
     outcome = records.begin(given, None, seen(OFF))
-    assert outcome == records.Outcome(True, carried(given, "started"), [], [])
+    assert outcome == records.Outcome(True, carried(given, "started"), [], [], [], ["ocr-1"])
+
+
+def test_replicas_that_stay_and_get_another_manifest_are_rolled_until_the_plan_is_done() -> None:
+    before = plan(3, services=[OCR, CHAT])
+    after = plan(4, services=[{**OCR, "manifest": "sha256:" + "f" * 64}, CHAT, {**OCR, "replica": 2, "start": 5}], base=[CUT])
+    outcome = records.begin(after, carried(before), seen(CUT))
+    assert (outcome.stop, outcome.rolled, outcome.new) == ([], ["ocr-1"], ["ocr-2"])
+    again = records.begin(after, outcome.record, seen(CUT))
+    assert (again.rolled, again.new) == (["ocr-1"], ["ocr-2"])
+    assert records.begin(after, carried(after), seen(CUT)).rolled == []
+
+
+def test_a_replica_that_moves_is_stopped_and_not_rolled() -> None:
+    after = plan(4, services=[{**OCR, "start": 6, "manifest": "sha256:" + "f" * 64}], base=[CUT])
+    outcome = records.begin(after, carried(plan(3, services=[OCR])), seen(CUT))
+    assert (outcome.stop, outcome.rolled, outcome.new) == (["ocr-1"], [], [])
 
 
 def test_the_plan_that_was_begun_repairs_whatever_the_host_looks_like_now() -> None:
     given, old = plan(3), {**OCR, "start": 5}
     record = carried(given, "started", [old, CHAT])
-    assert records.begin(given, record, seen(CUT)) == records.Outcome(True, record, ["chat-1", "ocr-1"], ["chat-1"])
+    assert records.begin(given, record, seen(CUT)) == records.Outcome(True, record, ["chat-1", "ocr-1"], ["chat-1"], [], [])
     assert records.begin(given, record, {}).needed
 
 

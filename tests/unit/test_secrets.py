@@ -324,3 +324,19 @@ def test_the_real_systemd_creds_seals_and_unseals(world: World, monkeypatch: pyt
     secrets.materialise(world.config, "ocr-1")
     assert world.plain().read_text() == CANARY
     assert world.run(secrets={"token": CANARY})["changed"] is False
+
+
+def test_without_purge_what_a_version_mounts_that_may_come_back_stays_and_the_revision_is_that_of_the_others(world: World) -> None:
+    world.run(secrets={"token": "one", "old": "two"})
+    promised = world.run(check=True, secrets={"token": "one"}, purge=False)
+    kept = world.run(secrets={"token": "one"}, purge=False)
+    assert (promised["changed"], kept["changed"], kept["others"]) == (False, False, ["old"])
+    assert promised["revision"] == kept["revision"]
+    assert world.plain("old").read_text() == "two"
+    new = world.run(secrets={"token": "one", "new": "three"}, purge=False)
+    assert (new["changed"], new["others"], world.plain("old").exists(), world.plain("new").exists()) == (True, ["old"], True, True)
+    gone = world.run(secrets={"token": "one", "new": "three"})
+    assert (gone["changed"], gone["others"], gone["revision"]) == (True, [], new["revision"])
+    assert not world.plain("old").exists()
+    assert world.run(secrets={}, purge=False)["others"] == ["new", "token"]
+    assert world.plain().exists()

@@ -103,6 +103,7 @@ def test_the_engine_is_asked_with_the_services_image_and_devices_and_nothing_els
                 "NetworkMode": "none",
                 "CapDrop": ["ALL"],
                 "SecurityOpt": ["no-new-privileges:true"],
+                "ReadonlyRootfs": False,
                 "RestartPolicy": {"Name": "no"},
                 "LogConfig": {"Type": "none"},
             },
@@ -174,7 +175,7 @@ def test_an_engine_that_refuses_to_make_the_container_is_heard(world: World) -> 
 
 def test_a_service_that_runs_as_wished_is_not_asked_about(world: World) -> None:
     world.run()
-    assert world.ask() == Answer()
+    assert world.ask() == Answer(runs=True, settled=True)
     assert world.engine.changes() == []
     assert [words[-2:] for words in world.command.asked()] == [["--hash", "*"]]
 
@@ -194,6 +195,35 @@ def test_whatever_compose_would_start_is_asked_about(world: World, other: dict[s
     world.run(**other)
     assert world.ask().probed == ["model"]
     assert list(world.engine.containers) == ["cafe"]
+
+
+JOB = {**SERVICE, "labels": {"gpuops.job": "sha256:1"}}
+
+
+@pytest.mark.parametrize(("label", "code", "done"), [("sha256:1", 0, True), ("sha256:1", 3, False), ("sha256:0", 0, False), ("", 0, False)])
+def test_a_job_is_done_when_a_container_of_this_version_ended_well(world: World, label: str, code: int, done: bool) -> None:
+    world.describe(model=JOB)
+    (directory := Path(world.wish.directory)).mkdir()
+    world.run("exited", **({"gpuops.job": label} if label else {}))
+    world.engine.containers["cafe"]["State"]["ExitCode"] = code
+    world.engine.containers["cafe"]["Config"]["Labels"].update({"gpuops.job": label} if label else {})
+    answer = world.ask()
+    assert (answer.done, answer.probed) == (done, [] if done else ["model"])
+    del world.engine.containers["cafe"]  # its paper knows it when the container is gone
+    assert (world.ask().done, (directory / "job.json").exists()) == (done, done)
+    world.describe(model={**JOB, "labels": {"gpuops.job": "sha256:2"}})
+    assert world.ask(check=True).done is False
+    assert (directory / "job.json").exists() is done
+    assert world.ask().done is False
+    assert not (directory / "job.json").exists()
+
+
+def test_the_engine_is_asked_with_a_root_file_system_as_the_service_has_it(world: World) -> None:
+    world.describe(model={**SERVICE, "read_only": True})
+    words = HOOK + "exit status 1, stderr: error updating ldcache: open /etc/ld.so.cache: read-only file system"
+    world.engine.start = lambda _container: (500, words)
+    assert "NVIDIA's toolkit here cannot start it: upgrade the toolkit, or set model_service_read_only: false" in world.refusal()
+    assert world.engine.created[0]["HostConfig"]["ReadonlyRootfs"] is True
 
 
 def test_services_without_devices_are_not_asked_about(world: World) -> None:
@@ -281,12 +311,12 @@ def test_an_image_that_is_there_is_not_pulled(world: World) -> None:
 def test_with_always_a_pull_changes_something_only_if_another_image_came(world: World, before: str, pulled: list[str]) -> None:
     world.engine.images[IMAGE] = before
     world.run(image="sha256:pulled")
-    assert world.ask(pull="always") == Answer(pulled=pulled)
+    assert world.ask(pull="always") == Answer(pulled=pulled, runs=True, settled=True)
 
 
 def test_with_always_a_new_image_is_asked_about(world: World) -> None:
     world.run()
-    assert world.ask(pull="always") == Answer(probed=["model"], pulled=[IMAGE])
+    assert world.ask(pull="always") == Answer(probed=["model"], pulled=[IMAGE], runs=True)
 
 
 @pytest.mark.parametrize(("own", "pulls"), [("always", True), ("missing", False), ("never", False), ("build", False), (None, False)])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from agent_world import AgentEngine, Programs
-from ansible_collections.gpuops.fleet.plugins.module_utils import lease, plan_record, services
+from ansible_collections.gpuops.fleet.plugins.module_utils import jobs, lease, plan_record, services, stopped
 from ansible_collections.gpuops.fleet.plugins.module_utils.agent_config import Config
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from mig_world import H100, World
@@ -191,6 +191,31 @@ def test_a_service_stopped_by_hand_runs_again_when_the_plan_has_it(site: Site) -
     assert site.engine.devices() == site.own()
 
 
+def test_a_service_that_somebody_stopped_until_it_is_deployed_again_stays_so_over_a_boot(site: Site) -> None:
+    site.plan()
+    name = next(iter(PLACES))
+    service = name.rpartition("-")[0]
+    stop = {"by": "alice", "reason": "its customer left", "since": "2026-11-21T12:00:00Z"}
+    stopped.change(site.config.state_dir, service, stop, None, check=False)
+    assert site.up() == []
+    mine = [one for one in PLACES if one.rpartition("-")[0] == service]
+    assert set(site.ups()) == set(PLACES) - set(mine)
+    words = f"{name}: not started, it was stopped by alice (its customer left) since 2026-11-21T12:00:00Z"
+    assert words in site.said
+    assert words in services.describe(site.config)[0]
+    stopped.change(site.config.state_dir, service, None, None, check=False)
+    assert site.up() == []
+    assert set(site.ups()) == set(PLACES)
+
+
+def test_a_damaged_paper_of_what_is_stopped_is_named_and_all_start(site: Site) -> None:
+    site.plan()
+    (site.config.state_dir / "stopped.json").write_text("{")
+    (problem,) = site.up()
+    assert problem.startswith("stopped.json: ")
+    assert set(site.ups()) == set(PLACES)
+
+
 def test_a_container_that_a_person_runs_beside_the_service_is_not_touched(site: Site) -> None:
     site.plan()
     extra = site.engine.put("ocr-1", [f"nvidia.com/gpu={site.uuid(5)}"], **{"com.docker.compose.oneoff": "True"})
@@ -302,6 +327,31 @@ def test_one_service_is_healed_alone_and_without_waiting(site: Site) -> None:
     site.cut("1g.10gb@5", "3g.40gb@0")
     with pytest.raises(FleetError, match=r"ocr-1: not started on slice 1g.10gb@4"):
         services.heal(site.config.plain(), "ocr-1")
+
+
+def test_a_job_that_is_done_is_not_started_at_a_boot_and_another_version_of_it_is(site: Site) -> None:
+    site.plan(ocr_1=PLACES["ocr-1"], ocr_2=PLACES["ocr-2"])
+    for name in ("ocr-1", "ocr-2"):
+        (site.config.services_dir / name / "compose.yml").write_text('    labels:\n      gpuops.job: "sha256:2"\n')
+    jobs.note(site.config.services_dir / "ocr-1", "sha256:2")
+    jobs.note(site.config.services_dir / "ocr-2", "sha256:1")
+    assert site.up() == []
+    assert site.ups() == ["ocr-2"]
+    assert "ocr-1: not started, its job is done" in site.said
+
+
+@pytest.mark.parametrize(("code", "started"), [(0, []), (255, ["ocr-1"])])
+def test_a_job_that_ended_while_nobody_watched_is_judged_by_its_status(site: Site, code: int, started: list[str]) -> None:
+    site.plan(ocr_1=PLACES["ocr-1"])
+    assert site.up() == []
+    before = len(site.ups())
+    (site.config.services_dir / "ocr-1" / "compose.yml").write_text('    labels:\n      gpuops.job: "sha256:2"\n')
+    (container,) = site.engine.containers.values()
+    container["Config"].setdefault("Labels", {})[jobs.LABEL] = "sha256:2"
+    container["State"] = {"Status": "exited", "Running": False, "ExitCode": code}
+    site.up()
+    assert site.ups()[before:] == started
+    assert jobs.is_done(site.config.services_dir / "ocr-1", "sha256:2") is (code == 0)
 
 
 def test_status_says_who_runs_where_and_changes_nothing(site: Site) -> None:

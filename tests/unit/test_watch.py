@@ -14,12 +14,13 @@ import threading
 import time
 import typing as t
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.fleet.plugins.module_utils import jobs, restarts, service_leases, watch
 from ansible_collections.gpuops.fleet.plugins.module_utils import lease as leases
 from ansible_collections.gpuops.fleet.plugins.module_utils import ledger as books
-from ansible_collections.gpuops.fleet.plugins.module_utils import restarts, watch
 from ansible_collections.gpuops.fleet.plugins.module_utils.journal import write_json
 from ansible_collections.gpuops.fleet.plugins.module_utils.ledger import Holder, Ledger, Place
 from ansible_collections.gpuops.fleet.plugins.module_utils.watch import Watch
@@ -195,6 +196,42 @@ def test_what_somebody_stopped_stays_stopped(world: World, signal_number: int) -
     wait_for(lambda: world.engine.starts() == 1)
 
 
+def end_lease(world: World, why: str) -> None:
+    """As the host agent's timer notes it before it stops the replica."""
+    now = datetime.now(UTC)
+    with service_leases.changed(world.state) as book:
+        record = service_leases.grant(None, "ocr", 1, "claims", service_leases.Terms(1), now)
+        book["leases"]["ocr-1"] = service_leases.end(record, why, now)
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_the_ledger_says_that_a_lease_was_over_and_nobody_starts_the_service_again(world: World, watched: bool) -> None:
+    identifier = world.serve()
+    world.begin()
+    wait_for(world.holds)
+    if not watched:
+        world.end()
+    end_lease(world, "idle")
+    if watched:
+        world.engine.stop(identifier)
+    else:
+        world.engine.silently_die(identifier, 143, time.time())
+        world.begin()
+    wait_for(lambda: world.spans() == [("ocr-1", 4, "idle")])
+    time.sleep(0.3)
+    assert world.engine.starts() == 0
+    assert not watched or world.said("ocr-1: idle as its lease says (exit 143)")
+
+
+def test_a_service_whose_lease_is_over_is_not_started_when_it_dies_by_itself(world: World) -> None:
+    identifier = world.serve()
+    world.begin()
+    end_lease(world, "lease over")
+    world.engine.die(identifier, 1)
+    wait_for(lambda: world.said("ocr-1: is not started again: its lease is over since "))
+    assert world.engine.starts() == 0
+
+
 def test_a_signal_that_asks_for_something_else_is_no_stop(world: World) -> None:
     identifier = world.serve()
     world.begin()
@@ -328,6 +365,16 @@ def test_a_service_that_left_the_plan_is_not_started(world: World) -> None:
     assert world.engine.starts() == 0
 
 
+def test_a_service_that_somebody_stopped_until_it_is_deployed_again_is_not_started(world: World) -> None:
+    stop = {"by": "alice", "reason": "", "since": "2026-11-21T12:00:00Z"}
+    write_json(world.state / "stopped.json", {"format": 1, "services": {"ocr": stop}})
+    identifier = world.serve()
+    world.begin()
+    world.engine.die(identifier)
+    wait_for(lambda: world.said("ocr-1: is not started again: it was stopped by alice since 2026-11-21T12:00:00Z"))
+    assert world.engine.starts() == 0
+
+
 def test_a_removed_container_is_forgotten(world: World) -> None:
     identifier = world.serve()
     world.begin()
@@ -339,6 +386,23 @@ def test_a_removed_container_is_forgotten(world: World) -> None:
     time.sleep(0.4)
     assert world.engine.starts() == 0
     assert world.spans() == [("ocr-1", 4, "failed")]
+
+
+@pytest.mark.parametrize(("code", "asked", "starts"), [(0, False, 0), (3, False, 0), (0, True, 0), (143, True, 1)])
+def test_a_job_is_done_with_status_0_and_started_again_only_when_the_engine_took_it_with_it(
+    world: World, code: int, asked: bool, starts: int
+) -> None:
+    identifier = world.serve()
+    world.engine.containers[identifier]["Config"]["Labels"][jobs.LABEL] = "sha256:1"
+    world.begin()
+    if asked:
+        world.engine.tell("kill", identifier, signal=15)
+    world.engine.die(identifier, code)
+    wait_for(lambda: world.said("ocr-1: ", f"(exit {code})"))
+    world.engine.hang_up()
+    wait_for(lambda: sum(line.startswith("following") for line in world.lines) == 2)
+    time.sleep(0.3)
+    assert (world.engine.starts(), jobs.is_done(world.services / "ocr-1", "sha256:1")) == (starts, code == 0)
 
 
 # ---- the engine and the watcher come and go

@@ -1,0 +1,181 @@
+#!/usr/bin/python
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Read which versions of a service a host keeps, which one serves, and whether somebody stopped it."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: service_version_info
+short_description: Read which versions of a service a host keeps, which one serves, and whether somebody stopped it
+version_added: 0.2.0
+author:
+  - gpuops.fleet contributors (@gpuops)
+description:
+  - Returns the versions of one replica, or of all of a service or a host, as M(gpuops.fleet.service_version) keeps them.
+  - Says whether somebody stopped the service on this host, and whether the directory of a surge of it is there.
+extends_documentation_fragment:
+  - gpuops.fleet.attributes
+  - gpuops.fleet.attributes.info_module
+  - gpuops.fleet.attributes.actiongroup
+  - gpuops.fleet.host
+  - gpuops.fleet.host.services
+options:
+  name:
+    description:
+      - Name of one replica.
+    type: str
+  service:
+    description:
+      - Name of a service, all replicas of which are meant. If both this and O(name) are left out, all there are on the host.
+    type: str
+  compose:
+    description:
+      - Text of a compose file. RV(as_wished) says whether the version of O(name) that serves has just this one.
+    type: str
+seealso:
+  - module: gpuops.fleet.service_version
+"""
+
+EXAMPLES = r"""
+- name: Read which versions of the service are kept here
+  gpuops.fleet.service_version_info:
+    service: receipt-ocr
+  register: known
+"""
+
+RETURN = r"""
+replicas:
+  description: What is kept of each replica, by its name.
+  returned: success
+  type: dict
+  contains:
+    versions:
+      description: Its versions, by number.
+      type: list
+      elements: dict
+      contains:
+            number:
+              description: Its number. Numbers grow by one and are never used twice.
+              type: int
+              sample: 3
+            digest:
+              description: Digest of its manifest; of its compose file where nobody knows the manifest.
+              type: str
+              sample: sha256:77ab...
+            image:
+              description: Its image.
+              type: str
+              sample: registry.example.com/receipt-ocr@sha256:9f86...
+            by:
+              description: Who brought it.
+              type: str
+              sample: alice
+            since:
+              description: When, in UTC.
+              type: str
+              sample: '2026-11-21T12:00:00Z'
+            outcome:
+              description: V(serving), V(replaced) by a newer one, V(failed) its gate, or V(rolled-back) in favour of an earlier one.
+              type: str
+              sample: serving
+            reason:
+              description: Why it failed. Empty otherwise.
+              type: str
+              sample: ''
+            manifest:
+              description: Its manifest, C(file) and C(text). Both are V(none) where nobody knows it.
+              type: dict
+              sample: {file: manifests/receipt-ocr.yml, text: "schema: 1"}
+    serving:
+      description: Number of the one that serves. V(none) when none does.
+      type: int
+      sample: 3
+serving:
+  description: Number of the version of O(name) that serves. V(none) when none does, or without O(name).
+  returned: success
+  type: int
+  sample: 3
+as_wished:
+  description: Whether that version has the compose file O(compose).
+  returned: success
+  type: bool
+  sample: true
+surges:
+  description: Names of the surges, C(<service>-surge), of which there are files on this host.
+  returned: success
+  type: list
+  elements: str
+  sample: [receipt-ocr-surge]
+stopped:
+  description: Who stopped which service on this host until it is deployed again, by its name.
+  returned: success
+  type: dict
+  sample: {receipt-ocr: {by: alice, reason: its customer left, since: '2026-11-21T12:00:00Z'}}
+left_alone:
+  description: Who stopped the service of O(name), in words. Empty when nobody did.
+  returned: success
+  type: str
+  sample: ''
+"""
+
+import typing as t
+from pathlib import Path
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.fleet.plugins.module_utils import stopped
+from ansible_collections.gpuops.fleet.plugins.module_utils import versions as kept
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+
+SURGE = "-surge"
+SPEC: dict[str, t.Any] = {
+    "name": {"type": "str"},
+    "service": {"type": "str"},
+    "compose": {"type": "str", "no_log": True},
+    "services_dir": {"type": "path", "default": "/srv/gpuops/services"},
+    "state_dir": {"type": "path", "default": "/var/lib/gpuops-fleet"},
+}
+
+
+def run(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The module's result. FleetError when a file is damaged."""
+    state_dir, name, service = Path(params["state_dir"]), params["name"], params["service"]
+    names = [name] if name else kept.replicas_in(state_dir)
+    if service and not name:
+        names = [one for one in names if stopped.service_of(one) == service]
+    replicas, serving, as_wished = {}, None, False
+    for one in names:
+        versions = kept.Versions(state_dir, one)
+        version = versions.serving()
+        replicas[one] = {"versions": [each.data() for each in versions.all()], "serving": version.number if version else None}
+        if one == name and version is not None:
+            serving, as_wished = version.number, versions.files(version).compose.strip() == (params["compose"] or "").strip()
+    stops = stopped.read(state_dir)
+    return {
+        "changed": False,
+        "replicas": replicas,
+        "serving": serving,
+        "as_wished": as_wished,
+        "surges": _surges(Path(params["services_dir"])),
+        "stopped": stops,
+        "left_alone": (stopped.why_stopped(stops, name) if name else None) or "",
+    }
+
+
+def _surges(services_dir: Path) -> list[str]:
+    return sorted(path.name for path in services_dir.glob(f"*{SURGE}") if path.is_dir())
+
+
+def main() -> None:
+    """Entry point."""
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
+    try:
+        result = run(module.params)
+    except FleetError as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(**result)
+
+
+if __name__ == "__main__":
+    main()

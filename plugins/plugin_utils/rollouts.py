@@ -1,0 +1,211 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How new versions come to a host: service by service, beside the old one where there is room; and whom a plan concerns. Pure."""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import device_of, managed, name_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import HostPlan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site, Surge, Surges, project_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines
+
+Data = Mapping[str, t.Any]
+
+# What the gate asks of a version before it watches whether it stays well.
+_PROVING = ("running", "healthy", "probe", "gpu", "warm_up")
+
+
+def host_rollouts(
+    site: Site, changed: Collection[str], found: Iterable[str] = (), resting: Mapping[str, Data] | None = None, only: str | None = None
+) -> dict[str, t.Any]:
+    """What the play on one host is told.
+
+    ``changed``: replicas that would get other files. ``found``: projects of surges whose directories are on the host. ``resting``: services
+    that somebody stopped: ``by``, ``since`` and ``reason``. ``only``: the one service that is served. Returns ``layout`` (the plan's, with
+    the slices of surges that are there still), ``restore``, ``gone`` (surges that are in the plan's way, or of which only files are left),
+    ``lines`` for people and ``services``: for each ``service`` that is served ``replicas``, ``rolled`` (those that run and would get other
+    files), ``left`` (its surge is there still), ``surge`` (:meth:`Surge.data`, empty without room), ``reason`` and ``line``.
+    """
+    surges = Surges(site)
+    left = surges.leftovers()
+    services = []
+    rests = {} if resting is None else resting
+    for service in site.services():
+        if service in rests or only not in (None, service):
+            continue
+        replicas = [name_of(line) for line in site.plan.data["services"] if line["service"] == service]
+        rolled = [name for name in replicas if name in changed and site.running(name) is not False]
+        place = surges.place(service) if rolled or service in left else ""
+        services.append(
+            {
+                "service": service,
+                "replicas": replicas,
+                "rolled": rolled,
+                "left": service in left,
+                "surge": place.data(service) if isinstance(place, Surge) else {},
+                "reason": place if isinstance(place, str) else "",
+                "line": _line(site.name, rolled, place) if rolled else "",
+            }
+        )
+    kept = {project_of(service) for service in left}
+    stray = {str(box.get("project")) for box in site.facts.get("containers") or ()} & {project_of(name) for name in site.services()}
+    return {
+        "layout": surges.layout(),
+        "restore": surges.restore(),
+        "gone": sorted({*found, *stray} - kept),
+        "lines": [
+            *(str(each["line"]) for each in services if each["line"]),
+            *(f"{name} on {site.name} is {_stop_words(rests[name])}, and is left so" for name in site.services() if name in rests),
+        ],
+        "services": services,
+    }
+
+
+def _stop_words(stop: Data) -> str:
+    reason = f" ({stop['reason']})" if stop.get("reason") else ""
+    return f"stopped by {stop['by']}{reason} since {stop['since']}"
+
+
+def _line(host: str, rolled: Collection[str], place: Surge | str) -> str:
+    names = ", ".join(rolled)
+    if isinstance(place, Surge):
+        return f"{names}: new version; beside the old one on {host} {place.where}"
+    return f"{names}: new version; stop first on {host}: {place}"
+
+
+def changed_in_place(plan: HostPlan, last: HostPlan) -> list[str]:
+    """Replicas that the plan leaves where the last one had them, with another manifest."""
+    before = {name_of(line): line for line in last.data["services"] if managed(line)}
+    return [
+        name_of(line)
+        for line in plan.data["services"]
+        if managed(line)
+        and (old := before.get(name_of(line))) is not None
+        and device_of(old) == device_of(line)
+        and old["manifest"] != line["manifest"]
+    ]
+
+
+def who_leaves(plan: HostPlan, last: HostPlan) -> list[str]:
+    """Replicas that the last plan had here and that this one has elsewhere or not at all: they are stopped before anything is rolled."""
+    stay = {name_of(line): device_of(line) for line in plan.data["services"]}
+    return [name_of(line) for line in last.data["services"] if managed(line) and stay.get(name_of(line)) != device_of(line)]
+
+
+def check_scope(service: str | None, concerned: Mapping[str, Data]) -> None:
+    """Would carrying the plans out change another service than the one that was named?
+
+    ``concerned``: of each host what its ``plan_record`` says: ``stop``, ``rolled`` and ``new``. FleetError names the others.
+    """
+    if service is None:
+        return
+    others: dict[str, set[str]] = {}
+    for host, record in concerned.items():
+        for name in {*(record.get("stop") or ()), *(record.get("rolled") or ()), *(record.get("new") or ())}:
+            other = str(name).rpartition("-")[0]
+            if other != service:
+                others.setdefault(other, set()).add(host)
+    if others:
+        named = ", ".join(f"{name} on {' and '.join(sorted(others[name]))}" for name in sorted(others))
+        wrong = f"the plan would change more than {service}: {named}"
+        raise FleetError(wrong, hint="deploy that first, or leave out -e service")
+
+
+def deploy_problem(
+    planned: Data, records: Mapping[str, Data], last: Mapping[str, Data], service: str | None, fail_unplaced: bool, manifests: str = ""
+) -> str:
+    """Why nothing is to be carried out, in one line each; empty when all is well.
+
+    ``planned``: what module ``plan`` answered. ``records``: what ``plan_record`` answered on each host of this run. ``last``: host ->
+    {plan} as the files have it. ``service``: the one that is deployed. ``fail_unplaced``: whether a replica without a place is a reason.
+    """
+    if "table" not in planned:
+        return str(planned.get("msg") or "the plan could not be made")
+    if planned["unread"]:
+        return str(planned["refusal"])
+    if service is not None and service not in planned["services"]:
+        return f"no manifest in {manifests} describes service '{service}'"
+    unplaced = [each for each in planned["unplaced"] if service in (None, each["service"])]
+    if unplaced and fail_unplaced:
+        return "; ".join(unplaced_lines(unplaced))
+    refused = [f"{host}: {record.get('msg')}" for host, record in sorted(records.items()) if "needed" not in record and record.get("msg")]
+    if refused:
+        return "\n".join(refused)
+    strangers = [
+        host
+        for host, plan in sorted(planned["plans"].items())
+        if host not in records
+        and host in last
+        and plan["digest"] != (last[host].get("plan") or {}).get("digest")
+        and (plan["services"] or last[host].get("plan"))
+    ]
+    if strangers:
+        return f"the plan would change {', '.join(strangers)} too, and this run leaves them out; leave out --limit"
+    try:
+        check_scope(service, records)
+    except FleetError as error:
+        return str(error)
+    return ""
+
+
+def deploy_turn(record: Data, plan: Data | None, service: str | None) -> int:
+    """As :func:`order_of`, but a host on which nothing is to do by its plan is seen to all the same, when the service is there."""
+    if plan is None:
+        return 0
+    there = service is None or any(line["service"] == service for line in plan["services"])
+    return order_of(record) or (2 if there else 0)
+
+
+def order_of(record: Data) -> int:
+    """When a host has its turn: 1 when it gains replicas, 2 when it changes some, 3 when it only loses some, 0 when nothing is to do."""
+    moved = set(record.get("stop") or ()) - set(record.get("gone") or ())
+    if record.get("new") or moved:
+        return 1
+    if record.get("gone"):
+        return 3
+    return 2 if record.get("needed") else 0
+
+
+def rollout_times(rollouts: Mapping[str, Iterable[Data]], began: str) -> list[str]:
+    """What took how long: a line for each rollout of a replica.
+
+    ``rollouts``: host -> rows of its ledger, as ``ledger_info`` returns them. ``began``: when the play began (UTC, as they have it).
+    """
+    lines = []
+    for host, rows in sorted(rollouts.items()):
+        for row in rows:
+            steps = [(str(one["step"]), float(one["seconds"])) for one in row["steps"]]
+            parts = ", ".join(f"{name} {seconds:.1f}" for name, seconds in steps if seconds >= 0.05)
+            number = "surge" if row["replica"] is None else row["replica"]
+            total = _seconds(row["began"], row["ended"])
+            line = (
+                f"{row['service']}-{number} on {host}: {row['way']}, {row['outcome']} after {total:.0f} s ({parts or 'no step was done'})"
+            )
+            answered = _until_first_answer(steps)
+            if answered is not None and row["outcome"] == "serving":
+                line += f"; first answer {_seconds(began, row['began']) + answered:.0f} s after the play began"
+            lines.append(line)
+    return lines
+
+
+def _until_first_answer(steps: Iterable[tuple[str, float]]) -> float | None:
+    """Seconds from the begin of a rollout until the new version had answered for the first time."""
+    passed, answered = 0.0, None
+    for name, seconds in steps:
+        if answered is not None and name not in _PROVING:
+            break
+        passed += seconds
+        if answered is not None or name in ("surge", "start"):
+            answered = passed
+    return answered
+
+
+def _seconds(first: str, last: str) -> float:
+    form = "%Y-%m-%dT%H:%M:%SZ"
+    return (datetime.strptime(last, form) - datetime.strptime(first, form)).total_seconds()
