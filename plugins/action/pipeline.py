@@ -1,0 +1,136 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Door: writes what a pipeline needs from the plans of before and now, on the controller."""
+
+from __future__ import annotations
+
+import json
+import os
+import typing as t
+from collections.abc import Mapping
+from pathlib import Path
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import (
+    Changes,
+    Service,
+    compare,
+    now_pending,
+    pending_text,
+    read_pending,
+    service_of,
+    still_pending,
+)
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline_jobs import Settings, child_pipeline, name_of, variables_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline_page import TEMPLATE, lines, page_data, render
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET, read_plan
+
+# The collection's own hidden jobs, three directories above this file.
+JOBS = Path(__file__).resolve().parents[2] / "ci" / "child.yml"
+ARGUMENTS: dict[str, dict[str, t.Any]] = {
+    "before": {"type": "path", "required": True},
+    "plans": {"type": "path", "required": True},
+    "manifests": {"type": "path", "required": True},
+    "manifests_before": {"type": "path"},
+    "hosts": {"type": "dict", "default": {}},
+    "pending": {"type": "path"},
+    "child": {"type": "path"},
+    "jobs": {"type": "path"},
+    "parent": {"type": "str", "default": ""},
+    "gated": {"type": "list", "elements": "str", "default": ["production"]},
+    "domain": {"type": "str", "default": ""},
+    "addresses": {"type": "dict", "default": {}},
+    "variables": {"type": "dict", "default": {}},
+    "gateways": {"type": "bool", "default": False},
+    "everything": {"type": "bool", "default": False},
+    "widget": {"type": "path"},
+    "page": {"type": "path"},
+    "title": {"type": "str", "default": "Plan preview"},
+    "generated": {"type": "str", "default": ""},
+}
+
+
+def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[str, t.Any]:
+    """Read, compare, and unless in check mode write. :raises FleetError: something is wrong; nothing is written then."""
+    hosts: Mapping[str, Mapping[str, t.Any]] = arguments["hosts"]
+    last, new = _plans(arguments["before"]), _plans(arguments["plans"])
+    services, old = _services(arguments["manifests"]), _services(arguments["manifests_before"])
+    down = sorted(name for name, host in hosts.items() if host.get("down") or host.get("unread"))
+    pending = {}
+    if arguments["pending"] is not None:
+        text = door.read_text_or_none(arguments["pending"])
+        facts = {name: None if name in down else host.get("facts") for name, host in hosts.items()}
+        pending = still_pending(read_pending(arguments["pending"], text), last, facts, {**old, **services})
+    changes = compare(last, new, old, services, pending, down, arguments["everything"])
+    unplaced = _unplaced(arguments["plans"])
+    files: dict[str, str] = {}
+    if arguments["child"] is not None:
+        path = arguments["jobs"] or JOBS
+        settings = Settings(
+            parent=arguments["parent"],
+            gated=arguments["gated"],
+            domain=arguments["domain"],
+            addresses=arguments["addresses"],
+            variables=variables_of(arguments["variables"]),
+            gateways=arguments["gateways"],
+        )
+        files[arguments["child"]] = child_pipeline(changes, new, (os.fspath(path), door.read_text(path)), settings)
+    if arguments["pending"] is not None:
+        files[arguments["pending"]] = pending_text(now_pending(pending, changes))
+    if arguments["widget"] is not None:
+        files[arguments["widget"]] = json.dumps(changes.widget(), sort_keys=True) + "\n"
+    if arguments["page"] is not None:
+        notes = [f"{host} is down: what is to be done there waits" for host in down]
+        data = page_data(changes, unplaced, notes, arguments["child"] is not None)
+        files[arguments["page"]] = render(
+            door.read_text(door.DATA / TEMPLATE), data, title=arguments["title"], generated=arguments["generated"]
+        )
+    return _written(files, changes, unplaced, check_mode, diff)
+
+
+def _written(
+    files: Mapping[str, str], changes: Changes, unplaced: list[dict[str, t.Any]], check_mode: bool, diff: bool
+) -> dict[str, t.Any]:
+    before = {path: door.read_text_or_none(path) for path in files}
+    result: dict[str, t.Any] = {
+        "changed": before != dict(files),
+        "summary": changes.widget(),
+        "table": lines(changes, unplaced),
+        "unplaced": unplaced,
+        "work": [
+            {"job": name_of(work), "service": work.service, "host": work.host, "kind": work.kind, "why": work.why} for work in changes.work
+        ],
+    }
+    if diff:
+        result["diff"] = door.diffs(files, before)
+    if not check_mode:
+        door.write_all(files)
+    return result
+
+
+def _plans(directory: str) -> dict[str, Mapping[str, t.Any]]:
+    return {name: read_plan(path, text).data for name, (path, text) in door.last_plans(directory, FLEET).items()}
+
+
+def _services(directory: str | None) -> dict[str, Service]:
+    if directory is None or not os.path.isdir(directory):
+        return {}
+    return {manifest.service: service_of(manifest) for manifest in read_manifests(door.read_texts(directory))}
+
+
+def _unplaced(directory: str) -> list[dict[str, t.Any]]:
+    path = os.path.join(directory, f"{FLEET}.yml")
+    return [] if door.read_text_or_none(path) is None else list(door.read_yaml_file(path).data.get("unplaced") or [])
+
+
+class ActionModule(door.Door):
+    """Nothing is sent to a host."""
+
+    _VALID_ARGS = frozenset(ARGUMENTS)
+    arguments = ARGUMENTS
+
+    def work(self, arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[str, t.Any]:
+        """See :func:`run`."""
+        return run(arguments, check_mode, diff)

@@ -1,0 +1,94 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a merge request would change, as one HTML page that needs nothing else, and as lines for a log. Pure: the template is given."""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Iterable, Mapping, Sequence
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import CREATE, DELETE, KEEP, UPDATE, Changes, Replica, place_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
+from jinja2 import Environment, StrictUndefined, TemplateError
+
+#: Name of the template below plugin_utils/data.
+TEMPLATE: t.Final = "preview.html.j2"
+
+WORDS: t.Final = {CREATE: "new", UPDATE: "changed", DELETE: "removed", KEEP: "kept"}
+SIGNS: t.Final = {CREATE: "+", UPDATE: "~", DELETE: "−", KEEP: "="}
+
+
+def summary(changes: Changes) -> str:
+    """``2 replicas new, 1 changed, 0 removed, 9 as they are``."""
+    counts = [changes.count(action) for action in (CREATE, UPDATE, DELETE, KEEP)]
+    return f"{counts[0]} replica{'' if counts[0] == 1 else 's'} new, {counts[1]} changed, {counts[2]} removed, {counts[3]} as they are"
+
+
+def page_data(changes: Changes, unplaced: Sequence[Mapping[str, t.Any]], notes: Iterable[str], binding: bool = False) -> dict[str, t.Any]:
+    """What the page shows: the counts, a row a replica (what changes first), GPUs whose slices change, who has no place, remarks.
+
+    ``binding``: the plan is one that is carried out, and no preview.
+    """
+    order = [CREATE, UPDATE, DELETE, KEEP]
+    rows = sorted((_row(changes, replica) for replica in changes.replicas), key=lambda row: (order.index(row["action"]), row["name"]))
+    return {
+        "summary": summary(changes),
+        "counts": [(WORDS[action], action, changes.count(action)) for action in order],
+        "changed": [row for row in rows if row["action"] != KEEP],
+        "kept": [row for row in rows if row["action"] == KEEP],
+        "gpus": [
+            {"host": host, "gpu": gpu[:12], "before": before or "not in a plan", "after": after or "not in a plan"}
+            for host, gpu, before, after in changes.gpus
+        ],
+        "unplaced": [dict(each) for each in unplaced],
+        "notes": list(notes),
+        "binding": binding,
+    }
+
+
+def _row(changes: Changes, replica: Replica) -> dict[str, str]:
+    service = changes.services.get(replica.service)
+    return {
+        "name": replica.name,
+        "action": replica.action,
+        "word": WORDS[replica.action],
+        "sign": SIGNS[replica.action],
+        "team": service.team if service else "",
+        "environment": service.environment if service else "",
+        "before": _at(replica.before),
+        "after": _at(replica.after),
+        "why": replica.why,
+    }
+
+
+def _at(where: tuple[str, Mapping[str, t.Any]] | None) -> str:
+    if where is None:
+        return ""
+    ports = " ".join(f"{name}:{port}" for name, port in sorted(where[1]["ports"].items()))
+    return f"{where[0]} {place_of(where[1])}" + (f" {ports}" if ports else "")
+
+
+def lines(changes: Changes, unplaced: Sequence[Mapping[str, t.Any]]) -> list[str]:
+    """The same for a job's log: one line a replica that changes, then the sum."""
+    rows: list[Sequence[t.Any]] = [("CHANGE", "REPLICA", "FROM", "TO", "WHY")]
+    rows.extend(
+        (row["word"], row["name"], row["before"] or "-", row["after"] or "-", row["why"])
+        for row in (_row(changes, replica) for replica in changes.replicas)
+        if row["action"] != KEEP
+    )
+    rest = [f"no place for {each['service']} replica {each['replica']}: {each['reason']}" for each in unplaced]
+    return [*(table(rows) if len(rows) > 1 else []), *rest, summary(changes)]
+
+
+def render(template: str, data: Mapping[str, t.Any], *, title: str, generated: str = "") -> str:
+    """The page. Every value is escaped.
+
+    :raises FleetError: the template, which a site may replace, is not one or asks for something that is not there.
+    """
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    try:
+        return environment.from_string(template).render({**data, "title": title, "generated": generated})
+    except TemplateError as error:
+        raise FleetError(f"the template of the preview cannot be rendered: {error}", line=getattr(error, "lineno", None)) from error

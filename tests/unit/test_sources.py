@@ -1,0 +1,121 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The list of service projects, and what a project may not say about services that are not its own."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.sources import candidate_of, gather, read_sources
+from decide_world import DIGEST
+
+LIST = """sources: 1
+projects:
+  - {project: claims/services, team: claims, services: [receipt-ocr, claims-*], environments: [staging], priority: 60}
+  - {project: claims/services, ref: preview, team: claims, services: [preview-*], lease_days: 3, host_paths: [/srv/data]}
+"""
+
+
+def manifest(service: str = "receipt-ocr", team: str = "claims", environment: str = "staging", **more: str) -> str:
+    extra = "".join(f"{key}: {value}\n" for key, value in more.items())
+    return (
+        f"schema: 1\nservice: {service}\nteam: {team}\nenvironment: {environment}\nimage: r/x@sha256:{DIGEST}\n"
+        f"gpu: {{memory: 8 GiB}}\n{extra}"
+    )
+
+
+def gathered(main: list[str], preview: list[str] = [], own: list[str] = []) -> dict[str, str]:  # noqa: B006  # never written to
+    sources = read_sources("sources.yml", LIST)
+    texts = {
+        sources[0].name: [(f"main/{number}.yml", text) for number, text in enumerate(main)],
+        sources[1].name: [(f"preview/{number}.yml", text) for number, text in enumerate(preview)],
+    }
+    return gather(sources, texts, [(f"own/{number}.yml", text) for number, text in enumerate(own)], ["http"])
+
+
+def problems(*main: str, preview: list[str] = []) -> list[str]:  # noqa: B006  # never written to
+    with pytest.raises(FleetError) as caught:
+        gathered(list(main), preview)
+    return str(caught.value).splitlines()
+
+
+def test_manifests_come_as_their_owners_wrote_them() -> None:
+    text = "# a comment of theirs\n" + manifest()
+    assert gathered([text], own=[manifest("llm", "platform", "production")]) == {
+        "llm.yml": manifest("llm", "platform", "production"),
+        "receipt-ocr.yml": text,
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        (manifest(team="underwriting"), "main/0.yml:3: team: 'claims/services' belongs to team 'claims'; write 'team: claims'"),
+        (manifest("llm-chat"), "main/0.yml:2: service: 'claims/services' does not own 'llm-chat'"),
+        (manifest(environment="production"), "main/0.yml:4: environment: 'claims/services' may not use 'production'"),
+        (manifest(priority="61"), "main/0.yml:7: priority: 'claims/services' may have at most 60; write 60 or less"),
+        (
+            manifest(volumes="[{source: /var/run/docker.sock, target: /x}]"),
+            "main/0.yml:7: volumes[0].source: 'claims/services' may not mount '/var/run/docker.sock' of a host",
+        ),
+    ],
+)
+def test_a_project_may_not_reach_beyond_its_own(text: str, wrong: str) -> None:
+    (told,) = problems(text)
+    assert told.startswith(wrong)
+
+
+def test_everything_wrong_is_said_at_once_mistakes_and_reaches() -> None:
+    told = problems(manifest().replace("schema: 1", "schema: 1\nreplicsa: 2"), manifest("llm-chat", "other"))
+    assert [each.split(":")[0] for each in told] == ["main/0.yml", "main/1.yml", "main/1.yml"]
+    assert "did you mean 'replicas'" in told[0]
+
+
+def test_two_projects_cannot_describe_one_service() -> None:
+    (told,) = problems(manifest(), manifest())
+    assert "'receipt-ocr' is already described in main/0.yml:2" in told
+
+
+def test_previews_must_end_and_may_mount_what_the_platform_allows() -> None:
+    (told,) = problems(preview=[manifest("preview-a")])
+    assert "ends after at most 3 days; write 'lease: {days: 3}'" in told
+    assert problems(preview=[manifest("preview-a", lease="{days: 4}")])
+    mounted = manifest("preview-a", lease="{days: 2}", volumes="[{source: /srv/data/a, target: /x}]")
+    assert list(gathered([], [mounted])) == ["preview-a.yml"]
+    assert problems(preview=[manifest("preview-a", lease="{days: 2}", volumes="[{source: /srv/database, target: /x}]")])
+
+
+def test_a_change_stands_for_what_its_project_has_at_that_branch() -> None:
+    sources = read_sources("sources.yml", LIST)
+    assert candidate_of(sources, "claims/services", "preview") is sources[1]
+    assert sources[1].name == "claims.services@preview"
+    with pytest.raises(FleetError, match=r"branch 'dev' of 'claims/services' is not followed; followed are: main, preview"):
+        candidate_of(sources, "claims/services", "dev")
+    with pytest.raises(FleetError, match="'other/thing' is not in the list of service projects"):
+        candidate_of(sources, "other/thing", "main")
+
+
+@pytest.mark.parametrize(
+    ("entry", "wrong"),
+    [
+        ("{project: ../etc, team: a1, services: [x1]}", "is not the path of a project"),
+        ("{project: a/b, ref: a..b, team: a1, services: [x1]}", "is not a branch, a tag or a commit"),
+        ("{project: a/b, ref: --upload-pack=x, team: a1, services: [x1]}", "is not a branch, a tag or a commit"),
+        ("{project: a/b, team: a1, services: ['*']}", "is neither a service nor a beginning of names"),
+        ("{project: a/b, team: a1, services: []}", "it needs at least 1"),
+        ("{project: a/b, team: a1, services: [x1], directory: ../x}", "leads out of the project"),
+        ("{project: a/b, team: a1, services: [x1], host_paths: [data]}", "is not a directory of a host"),
+        ("{project: a/b, team: a1}", "the field 'services' is missing"),
+    ],
+)
+def test_a_list_that_is_not_right_says_where(entry: str, wrong: str) -> None:
+    with pytest.raises(FleetError) as caught:
+        read_sources("sources.yml", f"sources: 1\nprojects:\n  - {entry}\n")
+    assert "sources.yml:3" in str(caught.value)
+    assert wrong in str(caught.value)
+
+
+def test_one_project_at_one_ref_is_listed_once() -> None:
+    with pytest.raises(FleetError, match=r"'claims/services' at 'main' is already projects\[0\]"):
+        read_sources("sources.yml", LIST.replace("ref: preview, ", ""))
