@@ -73,6 +73,7 @@ class FilterModule:
             "mps_environment": compose.mps_environment,
             "mps_volumes": compose.mps_volumes,
             "runtime_container": runtime_container,
+            "store_paths": runtimes.store_paths,
             "vllm_arguments": runtimes.vllm_arguments,
             "volume_source": compose.volume_source,
             "warm_up": warm_up,

@@ -53,7 +53,8 @@ options:
     default: false
   move:
     description:
-      - A replica that a person wants on another host. It gets a place there, while everything else stays where it is, or the plan is refused.
+      - A replica that a person wants on another host. It gets a place there while everything else stays where it is, or the plan is
+        refused.
         Later plans keep it there because the place is right.
     type: dict
     version_added: 0.2.0

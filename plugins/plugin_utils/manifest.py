@@ -32,7 +32,7 @@ SCHEMA = 1
 # Fields whose change alone is no reason to touch a replica that runs.
 NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description", "route", "rollout", "lease"})
 # Fields that came with a later release: where they are not used, they must not make every plan before it stale.
-_LATER = frozenset({"triton", "speech"})
+_LATER = frozenset({"triton", "speech", "weights"})
 # The collection pins a replica to its slice by the device request alone; these would fight with it.
 RESERVED_ENV = (
     "CUDA_VISIBLE_DEVICES",
@@ -181,6 +181,19 @@ class ModelNeed(Strict):
     path: Line | None = Field(default=None, description="below the host's model store; the served name if left out")
 
 
+class Weight(Strict):
+    """A file of the model store that a version is made of."""
+
+    path: Line = Field(description="below the host's model store")
+    sha256: t.Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] = Field(description="as sha256sum prints it")
+
+    @model_validator(mode="after")
+    def _inside(self) -> Weight:
+        if self.path.startswith("/") or ".." in self.path.split("/"):
+            raise Wrong(f"'{self.path}' is not below the model store", "write the path from there, without '..'", "path")
+        return self
+
+
 class Tensor(Strict):
     """An input or output of a Triton model."""
 
@@ -281,6 +294,7 @@ class ManifestModel(Strict):
     env: dict[t.Annotated[str, AfterValidator(_env_name)], str] = Field(default_factory=dict)
     volumes: list[Volume] = Field(default_factory=list)
     command: list[str] = Field(default_factory=list, description="replaces the image's command")
+    weights: list[Weight] = Field(default_factory=list, description="files that must be on the host, with their checksums")
     model: ModelNeed | None = None
     triton: Triton | None = None
     speech: Speech | None = None
@@ -380,7 +394,7 @@ class Manifest:
     def digest(self) -> str:
         """``sha256:`` of all that a replica is made from; a change of the number of replicas or of the priority is none."""
         data = {key: value for key, value in self.data().items() if key not in NOT_RENDERED}
-        data = {key: value for key, value in data.items() if key not in _LATER or value is not None}
+        data = {key: value for key, value in data.items() if key not in _LATER or value}
         data["gpu"] = {key: value for key, value in data["gpu"].items() if key != "sharing" or value is not None}
         text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
         return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()

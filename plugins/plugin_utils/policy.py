@@ -27,6 +27,7 @@ OTHER_VARIABLES = frozenset(
         "fleet_state_dir",
         "fleet_services_dir",
         "fleet_models_dir",
+        "fleet_models_source",
         "fleet_secrets_dir",
         "fleet_proc_root",
         "fleet_sys_root",

@@ -206,6 +206,12 @@ def volumes(manifest: Data) -> list[dict[str, t.Any]]:
     return []
 
 
+def store_paths(manifest: Data) -> list[str]:
+    """What a service reads of the host's model store, by path: it has to be there before anything stops for it."""
+    mounts = [*manifest["volumes"], *volumes(manifest)]
+    return sorted({mount["source"] for mount in mounts if mount["read_only"] and not mount["source"].startswith("/")})
+
+
 def environment(data: Data, manifest: Data) -> dict[str, str]:
     """The variables of a runtime, over which ``env`` of the manifest rules: it stays off the network, and loads what is mounted."""
     known = entry(data, manifest["runtime"])

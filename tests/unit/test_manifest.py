@@ -62,6 +62,7 @@ def test_a_short_manifest_gets_all_defaults() -> None:
         "volumes": [],
         "command": [],
         "model": None,
+        "weights": [],
         "triton": None,
         "speech": None,
         "route": None,
