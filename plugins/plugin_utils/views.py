@@ -183,8 +183,8 @@ def _health(names: t.Sequence[str], facts: Data, adopted: t.Collection[str]) -> 
         words = " ".join(str(each[key]) for key in ("state", "health") if each.get(key))
         by_project.setdefault(str(each.get("project") or each.get("name")), []).append(words)
     over = {str(lease["name"]) for lease in facts.get("leases") or () if lease.get("ended")}
-    words = {name: "lease over" if name in over else " ".join(by_project.get(name, ["not running"])) for name in names}
-    return ", ".join("adopted" if name in adopted else words[name] for name in names)
+    told = {name: "lease over" if name in over else " ".join(by_project.get(name, ["not running"])) for name in names}
+    return ", ".join("adopted" if name in adopted else told[name] for name in names)
 
 
 def status_table(hosts: t.Mapping[str, Data]) -> list[str]:

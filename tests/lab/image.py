@@ -27,8 +27,10 @@ SUITE = "trixie"
 PACKAGES = (
     "linux-image-amd64", "grub-pc", "systemd", "systemd-sysv", "systemd-resolved", "dbus", "udev", "kmod", "initramfs-tools",
     "openssh-server", "iproute2", "ca-certificates", "curl", "docker.io", "docker-cli", "docker-compose",
-    "mdevctl", "driverctl", "pciutils", "python3", "python3-venv", "python3-yaml",
+    "mdevctl", "driverctl", "pciutils", "python3", "python3-venv", "python3-yaml", "haproxy",
 )  # fmt: skip
+# Installing a package enables its service, and it is the role of a gateway that decides whether it runs.
+DISABLED = ("haproxy.service",)
 UNITS = ("systemd-networkd.service", "systemd-resolved.service", "ssh.service")
 # Nothing in a guest needs these at a time that anybody chose.
 MASKED = ("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "fstrim.timer", "man-db.timer")
@@ -123,6 +125,8 @@ def _settle(root: Path, part: Path) -> None:
         link = wants / unit
         if not link.is_symlink():
             link.symlink_to(f"/usr/lib/systemd/system/{unit}")
+    for unit in DISABLED:
+        (wants / unit).unlink(missing_ok=True)
     for unit in MASKED:
         with contextlib.suppress(FileExistsError):
             (root / "etc/systemd/system" / unit).symlink_to("/dev/null")

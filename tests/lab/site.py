@@ -4,13 +4,15 @@
 """A scenario's site: its guests, its registry, and the inventory that a platform engineer would have written for them.
 
 ``extensions/molecule/SCENARIO/lab.yml`` says what the guests are made of and where the site is: group variables and manifests,
-in which ``${OCR_IMAGE}`` stands for the image by digest; a scenario without a site is its guests alone.
+in which ``${OCR_IMAGE}`` stands for the image by digest; a scenario without a site is its guests alone. ``images`` are further releases
+of the OCR service that the registry gets, and a guest with ``gateway: true`` is in the group ``gateways`` as well.
 Everything made of it lies below ``build/lab/sites/SCENARIO``.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import json
 import re
 import shlex
 import shutil
@@ -79,10 +81,25 @@ class Site:
     def _services_up(self, prepared: Prepared) -> int:
         """Starts the registry with the OCR service's image, and writes the manifests that name it; returns the registry's port."""
         port = Registry(self.home).start()
-        digest = ocr.push(prepared.ocr, f"127.0.0.1:{port}", OCR_NAME, "lab")
+        images = {}
+        for tag in ("lab", *self.lab.get("images", ())):
+            digest = ocr.push(prepared.ocr, f"127.0.0.1:{port}", OCR_NAME, tag)
+            images[tag] = f"registry.example:5000/{OCR_NAME}@{digest}"
         shutil.copytree(SCENARIOS / self.lab["site"] / "site", self.home, dirs_exist_ok=True)
-        self._fill_in(f"registry.example:5000/{OCR_NAME}@{digest}")
+        self._images.write_text(json.dumps(images), encoding="utf-8")
+        self._fill_in(images["lab"])
         return port
+
+    @property
+    def _images(self) -> Path:
+        return self.home / "images.json"
+
+    def image(self, tag: str) -> str:
+        """An image of the registry by digest: ``lab`` is what the manifests begin with, the others are the scenario's ``images``."""
+        images: dict[str, str] = json.loads(self._images.read_text(encoding="utf-8"))
+        if tag not in images:
+            raise LabError(f"the registry has no image '{tag}': name it under images in {self.source / 'lab.yml'}")
+        return images[tag]
 
     def _fill_in(self, ocr_image: str) -> None:
         for manifest in (self.home / "manifests").glob("*.yml"):
@@ -142,7 +159,10 @@ class Site:
                 "ansible_ssh_common_args": shlex.join(guest.ssh_options()),
                 "ansible_timeout": 120,
             }
-        groups = {"all": {"children": {"gpu_hosts": {"hosts": hosts}}}}
+        children: dict[str, t.Any] = {"gpu_hosts": {"hosts": hosts}}
+        if gateways := [name for name in hosts if self.lab["guests"][name].get("gateway")]:
+            children["gateways"] = {"hosts": {name: {} for name in gateways}}
+        groups = {"all": {"children": children}}
         self.inventory.write_text(yaml.safe_dump(groups, sort_keys=False), encoding="utf-8")
 
     def down(self) -> None:

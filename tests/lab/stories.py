@@ -6,10 +6,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import re
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -17,59 +14,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from lab import asking
+from lab.breaking import REMAKE
 from lab.errors import LabError
 from lab.guest import Guest
 from lab.newest import newest_core
 from lab.ocr import receipt as receipts
 from lab.ocr.ask import ask
-from lab.places import LOGS
+from lab.plays import must_play, play
 from lab.site import Site
+from lab.stories_rollout import rollout
 
 # What a host may take after a boot until its services answer.
 HEALED_SECONDS = 240
 
 Story = Callable[[Site], Iterator[str]]
-
-# Destroys GPU instance ARGV[1] of the first GPU with its compute instance, and makes both again unless a second word forbids it.
-# What becomes of the UUID is a setting of the simulated driver.
-REMAKE = textwrap.dedent("""\
-    import ctypes
-    import sys
-    import pynvml as n
-    n.nvmlInit()
-    gpu = n.nvmlDeviceGetHandleByIndex(0)
-    instance = n.nvmlDeviceGetGpuInstanceById(gpu, int(sys.argv[1]))
-    profile, placement = (lambda info: (info.profileId, info.placement))(n.nvmlGpuInstanceGetInfo(instance))
-    compute = n.nvmlGpuInstanceGetComputeInstanceById(instance, 0)
-    kind = n.nvmlComputeInstanceGetInfo(compute).profileId
-    n.nvmlComputeInstanceDestroy(compute)
-    n.nvmlGpuInstanceDestroy(instance)
-    if sys.argv[2:] != ["only-destroy"]:
-        again = n.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, profile, ctypes.byref(placement))
-        n.nvmlGpuInstanceCreateComputeInstance(again, kind)
-    """)
-
-
-def play(site: Site, playbook: str, *arguments: str) -> tuple[int, str]:
-    """Exit status and output of one of the collection's playbooks, as an engineer runs it; kept in a log as well."""
-    program = Path(sys.executable).parent / "ansible-playbook"
-    argv = [str(program), "-i", str(site.inventory), f"gpuops.fleet.{playbook}", *arguments]
-    environment = {**os.environ, "ANSIBLE_PIPELINING": "true", "ANSIBLE_NOCOLOR": "true", "ANSIBLE_INJECT_FACT_VARS": "false"}
-    done = subprocess.run(argv, capture_output=True, text=True, check=False, env=environment, stdin=subprocess.DEVNULL)
-    text = done.stdout + done.stderr
-    LOGS.mkdir(parents=True, exist_ok=True)
-    with (LOGS / f"{site.scenario}-plays.log").open("a", encoding="utf-8") as log:
-        log.write(f"$ {playbook} {' '.join(arguments)}\n{text}\nended with {done.returncode}\n\n")
-    return done.returncode, text
-
-
-def must_play(site: Site, playbook: str, *arguments: str) -> str:
-    """As ``play``; LabError when it fails."""
-    status, text = play(site, playbook, *arguments)
-    if status != 0:
-        reason = re.search(r"^(?:fatal|failed|ERROR|\[ERROR\]).*", text, re.MULTILINE)
-        raise LabError(f"{playbook} failed: {(reason.group(0) if reason else text)[:600]}")
-    return text
 
 
 def ids(guest: Guest) -> dict[str, str]:
@@ -305,5 +263,5 @@ def broken(site: Site) -> Iterator[str]:
 
 
 STORIES: dict[str, Story] = {
-    story.__name__: story for story in (main_job, wrong_uuid, reboot, neighbours, power_cut, two_hosts, broken, newest_core)
+    story.__name__: story for story in (main_job, wrong_uuid, reboot, neighbours, power_cut, two_hosts, broken, newest_core, rollout)
 }

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import http.client
 import json
@@ -27,6 +28,7 @@ import simulator_world
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from lab import guest
 from lab.errors import LabError
 from lab.ocr import ask, build, receipt, service
 from lab.packages import Mirror
@@ -146,7 +148,7 @@ def test_an_image_is_read_with_the_languages_that_were_asked_for(serve: Serve) -
         ("POST", "/ocr", PNG, {"Transfer-Encoding": "chunked"}, 411, "in one piece"),
         ("POST", "/health", PNG, {}, 405, "/health takes GET only"),
         ("GET", "/ocr", None, {}, 405, "/ocr takes POST only"),
-        ("GET", "/", None, {}, 404, "POST /ocr, GET /health, GET /device"),
+        ("GET", "/", None, {}, 404, "POST /ocr, GET /health, GET /device, GET /version"),
         ("DELETE", "/ocr", None, {}, 501, "DELETE"),
     ],
 )
@@ -202,6 +204,16 @@ def test_health_says_what_is_missing(serve: Serve, home: Path, monkeypatch: pyte
     (home / "tesseract").unlink()
     monkeypatch.setenv("PATH", str(home))
     assert call(serve(), "GET", "/health") == (503, {"error": "tesseract does not start: No such file or directory"})
+
+
+def test_health_may_believe_for_a_while_what_it_saw(serve: Serve, home: Path) -> None:
+    patient, eager = serve(replace(NO_DEVICE, check_seconds=1)), serve()
+    assert call(patient, "GET", "/health")[0] == call(eager, "GET", "/health")[0] == 200
+    (home / "languages").write_text("List of available languages (1):\neng\n", encoding="utf-8")
+    assert call(patient, "GET", "/health")[0] == 200
+    assert call(eager, "GET", "/health")[0] == 503
+    time.sleep(1.1)
+    assert call(patient, "GET", "/health")[0] == 503
 
 
 @pytest.mark.usefixtures("home")
@@ -318,6 +330,84 @@ def test_sigterm_ends_the_program_and_lets_work_in_progress_finish(home: Path, b
         program.communicate()
 
 
+@pytest.fixture
+def release2(home: Path) -> t.Iterator[t.Callable[..., tuple[subprocess.Popen[str], str]]]:
+    """Runs version 2 as its image does: the process and its address."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(**environment: str) -> tuple[subprocess.Popen[str], str]:
+        port = str(guest.free_ports(1)[0])
+        process = subprocess.Popen(
+            [sys.executable, "-B", str(build.SECOND)],
+            env={"PATH": f"{home}:{os.environ['PATH']}", "OCR_PORT": port, "OCR_DEVICE": "none", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(f"ocr: port {port}")
+        return process, f"127.0.0.1:{port}"
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def get(address: str, path: str, body: bytes | None = None) -> tuple[int, str | None, dict[str, t.Any]]:
+    """Status, version in the header, answer."""
+    connection = http.client.HTTPConnection(address, timeout=20)
+    connection.request("POST" if body else "GET", path, body)
+    answer = connection.getresponse()
+    found = answer.status, answer.getheader("X-Ocr-Version"), json.loads(answer.read())
+    connection.close()
+    return found
+
+
+Release2 = t.Callable[..., tuple[subprocess.Popen[str], str]]
+
+
+@pytest.mark.usefixtures("home")
+def test_versions_tell_themselves_apart_in_header_version_and_text(serve: Serve, release2: Release2) -> None:
+    one = f"127.0.0.1:{serve().server_port}"
+    _process, two = release2()
+    assert get(one, "/version") == (200, "1", {"version": 1, "device": None})
+    assert get(two, "/version") == (200, "2", {"version": 2, "device": None})
+    assert "text" in get(one, "/ocr", PNG)[2]
+    status, header, answer = get(two, "/ocr", PNG)
+    assert (status, header, answer["version"]) == (200, "2", 2)
+    assert answer["lines"] == ["stdin stdout -l eng+chi_tra --psm 6 1"]
+    assert "text" not in answer
+    assert ask.ask(f"http://{two}", PNG)["text"] == ask.ask(f"http://{one}", PNG)["text"], "asking reads both"
+    assert get(two, "/nothing")[:2] == (404, "2")
+
+
+def test_a_version_that_never_gets_healthy_says_so_and_serves(release2: Release2) -> None:
+    _process, address = release2(OCR_FAULT="never-healthy")
+    assert get(address, "/health")[0] == 503
+    assert get(address, "/version")[0] == 200
+
+
+def test_a_version_that_crashes_was_healthy_before_and_has_last_words(release2: Release2) -> None:
+    process, address = release2(OCR_FAULT="crash", OCR_FAULT_SECONDS="0.5")
+    time.sleep(1)
+    assert process.poll() is None, "it waits until it was healthy"
+    assert get(address, "/health")[0] == 200
+    _out, err = process.communicate(timeout=20)
+    assert process.returncode == 3
+    assert err.splitlines()[-1] == "ocr: version 2 was built so that it crashes after it was healthy"
+
+
+@pytest.mark.usefixtures("home")
+def test_the_version_says_which_slice_answers(serve: Serve, fleet_host: MakeHost) -> None:
+    fleet_host("h100-80gb")
+    served = serve(replace(NO_DEVICE, device="slice"))
+    assert call(served, "GET", "/version")[0] == 503
+    (made,) = slices_of(1)
+    assert call(served, "GET", "/version") == (200, {"version": 1, "device": made})
+
+
 def test_a_program_with_a_bad_setting_ends_with_one_line() -> None:
     done = subprocess.run(
         [sys.executable, service.__file__], env={**os.environ, "OCR_PORT": "x"}, capture_output=True, text=True, check=False
@@ -412,12 +502,23 @@ def test_the_archive_is_an_oci_layout_whose_digests_hold(tmp_path: Path) -> None
     for name, blob in blobs.items():
         if name.startswith("blobs/"):
             assert name == f"blobs/sha256/{hashlib.sha256(blob).hexdigest()}"
-    (described,) = json.loads(blobs["index.json"])["manifests"]
-    manifest = json.loads(blobs[f"blobs/{described['digest'].replace(':', '/')}"])
-    config = json.loads(blobs[f"blobs/{manifest['config']['digest'].replace(':', '/')}"])
-    assert config["config"]["User"] == "65534:65534"
-    assert config["config"]["ExposedPorts"] == {"8080/tcp": {}}
-    assert config["config"]["Entrypoint"][-1] == "/usr/lib/ocr/service.py"
+    found = {}
+    for described in json.loads(blobs["index.json"])["manifests"]:
+        manifest = json.loads(blobs[f"blobs/{described['digest'].replace(':', '/')}"])
+        config = json.loads(blobs[f"blobs/{manifest['config']['digest'].replace(':', '/')}"])
+        plain = [
+            hashlib.sha256(gzip.decompress(blobs[f"blobs/{layer['digest'].replace(':', '/')}"])).hexdigest() for layer in manifest["layers"]
+        ]
+        assert config["rootfs"]["diff_ids"] == [f"sha256:{digest}" for digest in plain]
+        assert config["config"]["User"] == "65534:65534"
+        assert config["config"]["ExposedPorts"] == {"8080/tcp": {}}
+        found[described["annotations"]["org.opencontainers.image.ref.name"]] = (plain, config["config"])
+    assert list(found) == ["lab", "two", "never-healthy", "crashing"]
+    assert found["lab"][1]["Entrypoint"][-1] == "/usr/lib/ocr/service.py"
+    first, second = found["two"][0]
+    assert (found["lab"][0], found["crashing"][0]) == ([first], [first, second]), "they share the layer that is large"
+    assert all(found[tag][1]["Entrypoint"][-1] == "/usr/lib/ocr/release2.py" for tag in ("two", "never-healthy", "crashing"))
+    assert "OCR_FAULT=crash" in found["crashing"][1]["Env"]
     assert said == ["building the OCR image (1 min)"]
 
 

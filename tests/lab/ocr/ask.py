@@ -22,9 +22,9 @@ from lab.errors import LabError
 from lab.ocr.receipt import missing, render
 
 
-def ask(address: str, png: bytes, seconds: float = 300) -> dict[str, t.Any]:
-    """What the service at ``address`` answers to an image. LabError with its reason when it refuses or does not answer."""
-    request = urllib.request.Request(f"{address}/ocr", data=png, headers={"Content-Type": "image/png"}, method="POST")
+def ask(address: str, png: bytes, seconds: float = 300, headers: t.Mapping[str, str] | None = None) -> dict[str, t.Any]:
+    """What the service at ``address``, of either version, answers to an image. LabError with its reason when it refuses, or is mute."""
+    request = urllib.request.Request(f"{address}/ocr", data=png, headers={"Content-Type": "image/png", **(headers or {})}, method="POST")
     try:
         # A proxy that the environment names is not meant for the lab.
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=seconds) as answer:
@@ -33,6 +33,8 @@ def ask(address: str, png: bytes, seconds: float = 300) -> dict[str, t.Any]:
         raise LabError(f"{address} answers {error.code}: {_reason(error.read())}") from error
     except (OSError, ValueError) as error:
         raise LabError(f"{address} does not answer: {error}") from error
+    if isinstance(found, dict) and isinstance(found.get("lines"), list):
+        found["text"] = "\n".join(map(str, found["lines"]))  # as version 2 has it
     if not isinstance(found, dict) or not isinstance(found.get("text"), str):
         raise LabError(f"{address} answers with no text: {found!r:.200}")
     return found

@@ -1,7 +1,9 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The OCR service as a container image, out of Debian packages: one layer that mmdebstrap makes, in an OCI archive that skopeo pushes.
+"""The OCR service as container images, out of Debian packages: one layer that mmdebstrap makes, in an OCI archive that skopeo pushes.
+
+Version 2 and its broken ones (:data:`RELEASES`) have a second layer of a few hundred bytes over the same first one.
 
 Packages are extracted, not installed: no package manager, no shell utilities, and no file that only an installation needs. What the
 service runs is tried in the finished root before it becomes a layer. All times are fixed: same packages, same bytes.
@@ -28,7 +30,7 @@ from lab.packages import PATHS, Mirror
 Say = t.Callable[[str], None]
 Data = dict[str, t.Any]
 
-SERVICE = Path(__file__).with_name("service.py")
+SERVICE, SECOND = (Path(__file__).with_name(name) for name in ("service.py", "release2.py"))
 SUITE = "trixie"
 # dash: a health check of Compose is a line for /bin/sh. libpython3-stdlib: http.server, json and ctypes are not in python3-minimal.
 PACKAGES = (
@@ -73,16 +75,32 @@ TAG = "lab"
 BUILD_SECONDS, PUSH_SECONDS = 900, 300
 
 
+class Release(t.NamedTuple):
+    """An image of the archive: the program that it runs, and what else its environment says."""
+
+    program: Path
+    environment: tuple[str, ...] = ()
+
+
+# By tag.
+RELEASES = {
+    TAG: Release(SERVICE),
+    "two": Release(SECOND),
+    "never-healthy": Release(SECOND, ("OCR_FAULT=never-healthy",)),
+    "crashing": Release(SECOND, ("OCR_FAULT=crash", "OCR_FAULT_SECONDS=10")),
+}
+
+
 def recipe_hash() -> str:
-    """What the image is kept under: changes with this module, which names the packages, and with the service."""
+    """What the images are kept under: changes with this module, which names the packages, and with the service."""
     digest = hashlib.sha256()
-    for path in (Path(__file__), SERVICE):
+    for path in (Path(__file__), SERVICE, SECOND):
         digest.update(f"{path.name}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 
 def build(destination: Path, mirror: Mirror, say: Say) -> Path:
-    """The image as an OCI archive below ``destination``; built when this recipe was not built there before.
+    """The images as one OCI archive below ``destination``; built when this recipe was not built there before.
 
     LabError in one line when it cannot be built; then nothing half done is left.
     """
@@ -145,13 +163,13 @@ def _mmdebstrap(root: Path, mirror: Mirror) -> list[str]:
     ]  # fmt: skip
 
 
-def image_config(layer: str) -> Data:
-    """The image's configuration; ``layer``: digest of the uncompressed layer."""
+def image_config(release: Release, layers: t.Sequence[str]) -> Data:
+    """An image's configuration; ``layers``: digests of the uncompressed layers."""
     settings: Data = {
         "User": USER,
         "ExposedPorts": {PORT: {}},
-        "Env": ["PATH=/usr/bin:/bin", f"OCR_LANGUAGES={LANGUAGES}", "PYTHONUNBUFFERED=1", "LC_ALL=C.UTF-8"],
-        "Entrypoint": ["/usr/bin/python3", "-B", f"{PROGRAM_FOLDER}/service.py"],
+        "Env": ["PATH=/usr/bin:/bin", f"OCR_LANGUAGES={LANGUAGES}", "PYTHONUNBUFFERED=1", "LC_ALL=C.UTF-8", *release.environment],
+        "Entrypoint": ["/usr/bin/python3", "-B", f"{PROGRAM_FOLDER}/{release.program.name}"],
         "WorkingDir": "/",
         "StopSignal": "SIGTERM",
         "Labels": {
@@ -161,38 +179,54 @@ def image_config(layer: str) -> Data:
             "org.opencontainers.image.revision": recipe_hash(),
         },
     }
+    made = (f"mmdebstrap {SUITE} {' '.join(PACKAGES)}", f"{SECOND.name} beside it")
     return {
         "created": CREATED,
         "architecture": "amd64",
         "os": "linux",
         "config": settings,
-        "rootfs": {"type": "layers", "diff_ids": [layer]},
-        "history": [{"created": CREATED, "created_by": f"mmdebstrap {SUITE} {' '.join(PACKAGES)}"}],
+        "rootfs": {"type": "layers", "diff_ids": list(layers)},
+        "history": [{"created": CREATED, "created_by": how} for how in made[: len(layers)]],
     }
 
 
 def _archive(root: Path, part: Path) -> None:
-    """An OCI image layout (image-spec v1, image-layout.md) of one layer, as ``image.tar``."""
-    layer = part / "layer.gz"
-    plain, packed = _compress(root, layer)
+    """An OCI image layout (image-spec v1, image-layout.md) of the images of RELEASES, as ``image.tar``."""
+    second = part / "second.tar"
+    with tarfile.open(second, "w") as tar:
+        _add(tar, f"{PROGRAM_FOLDER.lstrip('/')}/{SECOND.name}", SECOND.read_bytes())
+    layers = [_Layer(*_compress(plain, packed), packed) for plain, packed in ((root, part / "first.gz"), (second, part / "second.gz"))]
     root.unlink()
-    config = _json(image_config(plain))
-    manifest = _json(
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": {"mediaType": CONFIG, **_described(config)},
-            "layers": [{"mediaType": LAYER, "digest": packed, "size": layer.stat().st_size}],
-        }
-    )
-    index = {"mediaType": MANIFEST, **_described(manifest), "annotations": {"org.opencontainers.image.ref.name": TAG}}
+    blobs, described = [], []
+    for tag, release in RELEASES.items():
+        used = layers if release.program == SECOND else layers[:1]
+        config = _json(image_config(release, [layer.plain for layer in used]))
+        manifest = _json(
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST,
+                "config": {"mediaType": CONFIG, **_described(config)},
+                "layers": [{"mediaType": LAYER, "digest": layer.packed, "size": layer.file.stat().st_size} for layer in used],
+            }
+        )
+        blobs += [manifest, config]
+        described.append({"mediaType": MANIFEST, **_described(manifest), "annotations": {"org.opencontainers.image.ref.name": tag}})
     with tarfile.open(part / "image.tar", "w") as tar:
         _add(tar, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
-        _add(tar, "index.json", _json({"schemaVersion": 2, "manifests": [index]}))
-        for blob in (manifest, config):
+        _add(tar, "index.json", _json({"schemaVersion": 2, "manifests": described}))
+        for blob in blobs:
             _add(tar, _blob(_digest(blob)), blob)
-        with layer.open("rb") as file:
-            tar.addfile(_member(_blob(packed), layer.stat().st_size), file)
+        for layer in layers:
+            with layer.file.open("rb") as file:
+                tar.addfile(_member(_blob(layer.packed), layer.file.stat().st_size), file)
+
+
+class _Layer(t.NamedTuple):
+    """Digests of a layer's tar and of its gzip, and where the gzip is."""
+
+    plain: str
+    packed: str
+    file: Path
 
 
 def _compress(source: Path, target: Path) -> tuple[str, str]:
@@ -238,10 +272,10 @@ def _add(tar: tarfile.TarFile, name: str, blob: bytes) -> None:
 
 
 def push(archive: Path, registry: str, name: str, tag: str) -> str:
-    """Pushes to ``registry`` (``host:port``, plain HTTP); the digest (``sha256:...``) under which the registry then has it."""
+    """Pushes the image ``tag`` to ``registry`` (``host:port``, plain HTTP); the digest (``sha256:...``) under which it is there then."""
     target = f"docker://{registry}/{name}:{tag}"
     copy = ["skopeo", "--insecure-policy", "copy", "--quiet", "--preserve-digests", "--dest-tls-verify=false"]
-    run([*copy, f"oci-archive:{archive}:{TAG}", target], f"pushing the OCR image to {registry}", deadline=PUSH_SECONDS)
+    run([*copy, f"oci-archive:{archive}:{tag}", target], f"pushing the OCR image to {registry}", deadline=PUSH_SECONDS)
     inspect = ["skopeo", "inspect", "--tls-verify=false", "--no-tags", target]
     answer = run(inspect, f"asking {registry} for {name}:{tag}", deadline=PUSH_SECONDS)
     with contextlib.suppress(ValueError, KeyError, TypeError):

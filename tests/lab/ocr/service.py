@@ -4,7 +4,8 @@
 """Reads text out of images over HTTP, beside exactly one GPU slice. It needs the standard library and tesseract, nothing else.
 
 ``POST /ocr[?lang=eng+chi_tra]`` takes a PNG, JPEG or TIFF and answers ``{"text", "seconds", "languages", "device"}``;
-``GET /health`` is 200 only when it could do that; ``GET /device`` says what NVML and /dev show of GPUs.
+``GET /health`` is 200 only when it could do that; ``GET /device`` says what NVML and /dev show of GPUs; ``GET /version``, which costs next
+to nothing, says which version answers from which device. Each answer names the version in a header as well.
 A refusal is ``{"error": one line}``.
 The environment sets everything, see :class:`Settings`; it needs no file system to write to.
 """
@@ -37,7 +38,10 @@ UUID_ROOM = NAME_ROOM = 96
 MIB = 2**20
 # Anything else tesseract would take for a list of files to read.
 IMAGES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\x00", b"MM\x00*")
-PATHS = {"/ocr": "POST", "/health": "GET", "/device": "GET"}
+PATHS = {"/ocr": "POST", "/health": "GET", "/device": "GET", "/version": "GET"}
+# What is asked all the time and went well is no line of the log.
+QUIET = ("/health", "/version")
+VERSION_HEADER = "X-Ocr-Version"
 QUESTION_SECONDS = 30  # for tesseract's list of languages: long, because an emulated processor is slow
 
 
@@ -57,7 +61,8 @@ class Settings:
     ``OCR_PORT``; ``OCR_LANGUAGES``: tesseract's models, joined by ``+``; ``OCR_DEVICE``: ``slice`` (exactly one MIG device, no GPU beside
     its own), ``gpu`` (exactly one, without slices) or ``none``; ``OCR_WORKERS``: tesseract processes at a time; ``OCR_MAX_BYTES``:
     largest image; ``OCR_SECONDS``: for waiting and for one image; ``OCR_GRACE_SECONDS``: for work in progress at SIGTERM;
-    ``OCR_DEV``: where nodes are.
+    ``OCR_DEV``: where nodes are; ``OCR_CHECK_SECONDS``: for how long ``/health`` believes that tesseract still has its models, which costs
+    a process to ask.
     """
 
     port: int = 8080
@@ -68,6 +73,7 @@ class Settings:
     seconds: int = 240
     grace_seconds: int = 8  # docker stop waits 10 s before it kills
     dev: str = "/dev"
+    check_seconds: int = 0
 
     @classmethod
     def read(cls, environment: t.Mapping[str, str]) -> Settings:
@@ -80,10 +86,10 @@ class Settings:
         if device not in ("slice", "gpu", "none"):
             raise ValueError(f"OCR_DEVICE: {device!r} is none of slice, gpu, none")
 
-        def number(name: str, default: int, most: int = 2**40) -> int:
+        def number(name: str, default: int, most: int = 2**40, least: int = 1) -> int:
             text = environment.get(name, str(default))
-            if not re.fullmatch(r"[0-9]{1,13}", text) or not 1 <= int(text) <= most:
-                raise ValueError(f"{name}: {text!r} is not a whole number from 1 to {most}")
+            if not re.fullmatch(r"[0-9]{1,13}", text) or not least <= int(text) <= most:
+                raise ValueError(f"{name}: {text!r} is not a whole number from {least} to {most}")
             return int(text)
 
         return cls(
@@ -95,6 +101,7 @@ class Settings:
             seconds=number("OCR_SECONDS", kept.seconds),
             grace_seconds=number("OCR_GRACE_SECONDS", kept.grace_seconds),
             dev=environment.get("OCR_DEV", kept.dev),
+            check_seconds=number("OCR_CHECK_SECONDS", kept.check_seconds, 3600, least=0),
         )
 
 
@@ -225,6 +232,7 @@ class Reader:
         self._settings = settings
         self._places = threading.BoundedSemaphore(settings.workers)
         self._running: set[subprocess.Popen[bytes]] = set()
+        self._checked: float | None = None
         # One thread a process: several fight over the same processors. Bytes out are UTF-8 whatever the image's locale is.
         self._environment = {**os.environ, "OMP_THREAD_LIMIT": "1", "LC_ALL": "C.UTF-8"}
 
@@ -238,8 +246,11 @@ class Reader:
 
     def check(self) -> None:
         """Refusal 503 when a model that the settings name is not there."""
+        if self._checked is not None and time.monotonic() - self._checked < self._settings.check_seconds:
+            return
         if missing := sorted(set(self._settings.languages) - self.installed()):
             raise Refusal(503, f"tesseract has no model for {', '.join(missing)}")
+        self._checked = time.monotonic()
 
     def read(self, image: bytes, languages: t.Sequence[str]) -> str:
         """The text of an image. Refusal when it is none, when it takes too long, or when no place gets free in time."""
@@ -296,12 +307,13 @@ class Service(ThreadingHTTPServer):
     daemon_threads = True  # connections that clients keep open must not hold up the end
     request_queue_size = 64
 
-    def __init__(self, settings: Settings, host: str = "0.0.0.0") -> None:
+    def __init__(self, settings: Settings, host: str = "0.0.0.0", handler: type[Handler] | None = None) -> None:
         self.settings = settings
+        self.own: Data | None = None
         self.reader = Reader(settings)
         self.busy = 0
         self.changed = threading.Condition()
-        super().__init__((host, settings.port), Handler)
+        super().__init__((host, settings.port), handler or Handler)
 
     def server_bind(self) -> None:
         """Binds without asking a name server who we are: the library's own way hangs where there is none."""
@@ -319,6 +331,12 @@ class Service(ThreadingHTTPServer):
         rule = self.settings.device
         return {"kind": "none"} if rule == "none" else chosen_device(rule, read_gpus())
 
+    def known_device(self) -> Data:
+        """The same, read once: which nodes a container has does not change while it runs."""
+        if self.own is None:
+            self.own = self.device()
+        return self.own
+
     def idle(self, seconds: float) -> bool:
         """Waits until no request is in work; False when that took longer than ``seconds``."""
         with self.changed:
@@ -334,9 +352,10 @@ class Handler(BaseHTTPRequestHandler):
     server_version = "ocr"
     sys_version = ""
     timeout = 30  # seconds that a client may say nothing
+    version = 1
 
     def do_GET(self) -> None:
-        """``/health`` and ``/device``."""
+        """``/health``, ``/device`` and ``/version``."""
         self._work()
 
     def do_POST(self) -> None:
@@ -374,6 +393,8 @@ class Handler(BaseHTTPRequestHandler):
             return {"languages": list(self.server.settings.languages), "device": self.server.device()}
         if url.path == "/device":
             return self._device()
+        if url.path == "/version":
+            return {"version": self.version, "device": self.server.known_device().get("uuid")}
         image = self._image()
         languages = self._languages(url.query)
         device = self.server.device()
@@ -440,6 +461,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", "application/json; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
+        self.send_header(VERSION_HEADER, str(self.version))
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
@@ -453,7 +475,7 @@ class Handler(BaseHTTPRequestHandler):
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         """One line a request; a health check that went well is none."""
         # A request whose first line was refused has no path.
-        if code != 200 or getattr(self, "path", "") != "/health":
+        if code != 200 or getattr(self, "path", "") not in QUIET:
             super().log_request(code, size)
 
 
@@ -468,10 +490,10 @@ def serve(service: Service) -> None:
             service.idle(1)
 
 
-def main(environment: t.Mapping[str, str]) -> int:
+def main(environment: t.Mapping[str, str], handler: type[Handler] = Handler) -> int:
     """The program; exit status 2 with one line for a setting that cannot be meant."""
     try:
-        service = Service(Settings.read(environment))
+        service = Service(Settings.read(environment), handler=handler)
     except (ValueError, OSError) as error:
         print(f"ocr: {error}", file=sys.stderr)
         return 2
