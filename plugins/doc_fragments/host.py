@@ -62,3 +62,22 @@ options:
     type: path
     default: /srv/gpuops/services
 """
+
+    # One writer a host: a module that changes what others rely on.
+    LEASE = r"""
+options:
+  lease:
+    description:
+      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease). It is checked before each change.
+      - Without it, the module refuses to change a host that somebody has leased.
+    type: str
+"""
+
+    # One writer a host: a module that touches what belongs to one service alone.
+    LEASE_IF_GIVEN = r"""
+options:
+  lease:
+    description:
+      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease). Without it, the module asks for no lease.
+    type: str
+"""

@@ -25,6 +25,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.full
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.lease_if_given
   - ansible.builtin.files
 attributes:
   check_mode:
@@ -46,10 +47,6 @@ options:
     description: Name or path of NVIDIA's program.
     type: path
     default: nvidia-ctk
-  lease:
-    description:
-      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease). Without it, the module asks for no lease.
-    type: str
   mode:
     description:
       - Permissions of the file, as for M(ansible.builtin.file). The default lets everybody read it, as NVIDIA's program does.

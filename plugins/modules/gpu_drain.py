@@ -24,6 +24,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.full
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.lease
 options:
   state:
     description:
@@ -62,11 +63,6 @@ options:
   over:
     description:
       - Whose drain may be changed or released, where it is another's than O(by).
-    type: str
-  lease:
-    description:
-      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease). Without it, the module refuses to change a host that
-        somebody has leased.
     type: str
   proc_root:
     description:

@@ -25,6 +25,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.full
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.lease
 options:
   gpus:
     description:
@@ -117,11 +118,6 @@ options:
       - Where the kernel's C(proc) file system is mounted.
     type: path
     default: /proc
-  lease:
-    description:
-      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease).
-      - It is checked before each step. Without it, the module refuses to change a host that somebody has leased.
-    type: str
 requirements:
   - nvidia-ml-py (Python package) on the host
   - root

@@ -25,6 +25,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.door
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.lease
 options:
   state:
     description:
@@ -161,10 +162,6 @@ options:
     description: Name or path of systemd's program on the host.
     type: path
     default: systemctl
-  lease:
-    description:
-      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease).
-    type: str
   package:
     description: The action plugin sets it. Path on the host of the package that travelled.
     type: path

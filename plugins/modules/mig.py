@@ -30,6 +30,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.attributes.door
   - gpuops.fleet.host
+  - gpuops.fleet.host.lease
   - gpuops.fleet.host.kernel
 attributes:
   check_mode:
@@ -150,11 +151,6 @@ options:
     type: bool
     default: true
     version_added: 0.2.0
-  lease:
-    description:
-      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease).
-      - It is checked before each step. Without it, the module refuses to change a host that somebody has leased.
-    type: str
   docker_socket:
     description:
       - Unix socket of the Docker engine. Empty, or where no such file is, the host has no engine.

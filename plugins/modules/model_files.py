@@ -22,6 +22,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.lease
 options:
   models_dir:
     description:
@@ -54,10 +55,6 @@ options:
       - Directory of the host that has the same files, such as a mounted archive. What the store lacks is copied from there.
       - If left out, nothing is copied.
     type: path
-  lease:
-    description:
-      - Token of the lease on the host, from M(gpuops.fleet.host_lease). Needed while somebody holds the host.
-    type: str
 attributes:
   check_mode:
     support: full

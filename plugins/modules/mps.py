@@ -25,6 +25,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.full
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.lease
 attributes:
   check_mode:
     support: full
@@ -105,11 +106,6 @@ options:
       - Directory for the daemons' logs.
     type: path
     default: /var/log/gpuops-fleet/mps
-  lease:
-    description:
-      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease).
-      - It is checked before each step. Without it, the module refuses to change a host that somebody has leased.
-    type: str
 requirements:
   - nvidia-ml-py (Python package) on the host
   - nvidia-cuda-mps-control, systemd, setpriv (util-linux) and the host agent, on a host that has daemons

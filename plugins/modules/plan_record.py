@@ -25,6 +25,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.full
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.lease
 options:
   state:
     description:
@@ -41,10 +42,6 @@ options:
     description:
       - The host's plan as it is in its file. Needed unless O(state=read).
     type: dict
-  lease:
-    description:
-      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease).
-    type: str
 requirements:
   - nvidia-ml-py (Python package) on the host
 seealso:

@@ -56,7 +56,7 @@ RETURN = r"""
 file:
   description: The manifest that was written, or would be.
   returned: success
-  type: path
+  type: str
   sample: /home/alice/fleet/manifests/receipt-ocr.yml
 digest:
   description: Digest of the version's manifest.

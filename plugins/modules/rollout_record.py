@@ -21,6 +21,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.lease_if_given
 attributes:
   check_mode:
     support: full
@@ -90,10 +91,6 @@ options:
       - Why the new version does not serve.
     type: str
     default: ''
-  lease:
-    description:
-      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease). Without it, the module asks for no lease.
-    type: str
 seealso:
   - module: gpuops.fleet.ledger_info
 """

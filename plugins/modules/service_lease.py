@@ -21,6 +21,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.full
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.lease
   - gpuops.fleet.host.services
 attributes:
   idempotent:
@@ -88,11 +89,6 @@ options:
   by:
     description:
       - Who extends or ends it. Needed for that.
-    type: str
-  lease:
-    description:
-      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease). Without it, the module refuses to change a host that
-        somebody has leased.
     type: str
   docker_socket:
     description:
@@ -172,7 +168,10 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import agent_config, 
 from ansible_collections.gpuops.fleet.plugins.module_utils import service_leases as leases
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 
-GRANTED, EXTENDED, ENDED, REMOVED = "granted", "extended", "ended", "removed"
+GRANTED = "granted"
+EXTENDED = "extended"
+ENDED = "ended"
+REMOVED = "removed"
 SPEC: dict[str, t.Any] = {
     "state": {"type": "str", "choices": [GRANTED, EXTENDED, ENDED, REMOVED], "default": GRANTED},
     "service": {"type": "str", "required": True},

@@ -26,6 +26,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.full
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.lease_if_given
 attributes:
   check_mode:
     support: full
@@ -104,10 +105,6 @@ options:
       - Longest time for one answer of the engine or of Compose, in seconds.
     type: int
     default: 120
-  lease:
-    description:
-      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease). Without it, the module asks for no lease.
-    type: str
 requirements:
   - nvidia-ml-py (Python package) on the host
   - the docker command with its Compose plugin on the host

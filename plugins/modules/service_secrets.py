@@ -24,6 +24,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.full
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.lease_if_given
 attributes:
   diff_mode:
     support: full
@@ -71,10 +72,6 @@ options:
       - Directory in memory in which they lie in plain text, C(<replica>/<name>). Only root can enter it.
     type: path
     default: /run/gpuops-fleet/secrets
-  lease:
-    description:
-      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease). Without it, the module asks for no lease.
-    type: str
 seealso:
   - module: gpuops.fleet.slice_env
 """

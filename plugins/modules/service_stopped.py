@@ -21,6 +21,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.full
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.lease
 options:
   service:
     description:
@@ -44,10 +45,6 @@ options:
       - Why, for others.
     type: str
     default: ''
-  lease:
-    description:
-      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease).
-    type: str
 seealso:
   - module: gpuops.fleet.service_version_info
 """

@@ -20,6 +20,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.full
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.lease_if_given
   - gpuops.fleet.host.services
 options:
   name:
@@ -78,10 +79,6 @@ options:
       - How many versions are kept. The one that serves always is.
     type: int
     default: 5
-  lease:
-    description:
-      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease). Without it, the module asks for no lease.
-    type: str
 seealso:
   - module: gpuops.fleet.service_version_info
   - module: gpuops.fleet.service_gate

@@ -24,6 +24,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.full
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.lease_if_given
   - ansible.builtin.files
 attributes:
   check_mode:
@@ -68,10 +69,6 @@ options:
       - uuid
       - cdi
     default: uuid
-  lease:
-    description:
-      - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease). Without it, the module asks for no lease.
-    type: str
   mode:
     description:
       - Permissions of the file, as for M(ansible.builtin.file). The default lets root and the file's group read it.

@@ -96,7 +96,7 @@ def test_what_has_no_place_fails_only_on_request_and_after_writing(site: dict[st
 
 def test_a_runtime_of_the_site_s_own_templates_is_known(site: dict[str, t.Any], tmp_path: Path) -> None:
     (tmp_path / "manifests" / "own.yml").write_text(manifest_text("own", runtime="embeddings"))
-    with pytest.raises(FleetError, match=r"there is no compose template for the runtime 'embeddings'; write one of: batch, http, .*, vllm$"):
+    with pytest.raises(FleetError, match=r"no compose template for the runtime 'embeddings'; write one of: batch, http, .*, vllm$"):
         run(site, check_mode=False, diff=False)
     (tmp_path / "templates").mkdir()
     (tmp_path / "templates" / "embeddings.yml.j2").write_text("")

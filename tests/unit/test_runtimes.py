@@ -315,8 +315,8 @@ def test_jupyters_settings_are_python_and_a_short_or_missing_token_ends_it(tmp_p
     text = "\n".join(lines).replace("/run/secrets", str(tmp_path))
 
     class Settings:
-        def __getattr__(self, name: str) -> Settings:
-            found = Settings()
+        def __getattr__(self, name: str) -> t.Any:
+            found = type(self)()
             object.__setattr__(self, name, found)
             return found
 

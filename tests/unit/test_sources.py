@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import typing as t
+
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sources import candidate_of, gather, read_sources
@@ -25,7 +27,7 @@ def manifest(service: str = "receipt-ocr", team: str = "claims", environment: st
     )
 
 
-def gathered(main: list[str], preview: list[str] = [], own: list[str] = []) -> dict[str, str]:  # noqa: B006  # never written to
+def gathered(main: list[str], preview: t.Sequence[str] = (), own: t.Sequence[str] = ()) -> dict[str, str]:
     sources = read_sources("sources.yml", LIST)
     texts = {
         sources[0].name: [(f"main/{number}.yml", text) for number, text in enumerate(main)],
@@ -34,7 +36,7 @@ def gathered(main: list[str], preview: list[str] = [], own: list[str] = []) -> d
     return gather(sources, texts, [(f"own/{number}.yml", text) for number, text in enumerate(own)], ["http"])
 
 
-def problems(*main: str, preview: list[str] = []) -> list[str]:  # noqa: B006  # never written to
+def problems(*main: str, preview: t.Sequence[str] = ()) -> list[str]:
     with pytest.raises(FleetError) as caught:
         gathered(list(main), preview)
     return str(caught.value).splitlines()
