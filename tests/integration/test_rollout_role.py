@@ -361,6 +361,10 @@ def test_a_service_that_somebody_stopped_stays_so_until_that_is_taken_back(serve
 @pytest.mark.parametrize("surge", [True, False], ids=["side by side", "stop first"])
 def test_a_gateway_that_cannot_be_reached_ends_a_rollout_before_anything_stops(served: Place, surge: bool) -> None:
     gateway = {"ansible_connection": "local", "gateway_run_dir": str(served.home / "none"), "ansible_python_interpreter": sys.executable}
+    # Playbook gateway was there once, so one is expected to answer.
+    (served.home / "gateway").mkdir()
+    (served.home / "gateway" / "servers").touch()
+    gateway["gateway_state_dir"] = str(served.home / "gateway")
     listing = {"all": {"children": {"gpu_hosts": {"hosts": {HOST: None}}, "gateways": {"hosts": {"gate-1": gateway}}}}}
     (served.site.inventory / "hosts.yml").write_text(yaml.safe_dump(listing), encoding="utf-8")
     reason = served.bring(NEW, surge, manifest={"route": {}, "rollout": {"settle": 0, "timeout": 4, "drain": 0}}).reason

@@ -31,7 +31,7 @@ from lab.turn import turn
 SMOKE = ("main_job", "wrong_uuid")
 # Scenarios that cannot pass yet, and why. One that passes all the same is an error: it has to be taken from here.
 EXPECTED_FAILURES: dict[str, str] = {}
-# Three reboots under emulation take half of it.
+# Three reboots under emulation take half of it; a lab.yml may say another number of `seconds`.
 SCENARIO_SECONDS = 3600.0
 STARTED = time.monotonic()
 # A step's beginning in molecule's log, with a terminal and without.
@@ -97,14 +97,15 @@ def run_scenario(name: str) -> Failure | None:
     log.parent.mkdir(parents=True, exist_ok=True)
     for path in (told_by(name), wrong_in(name)):
         path.unlink(missing_ok=True)
+    seconds = float(site.lab.get("seconds", SCENARIO_SECONDS))
     argv = [str(Path(sys.executable).parent / "molecule"), "--no-debug", "test", "--scenario-name", name, "--destroy", "always"]
     try:
         with log.open("w", encoding="utf-8") as file, followed(name, log):
-            done = process.attend(argv, seconds=SCENARIO_SECONDS, cwd=REPOSITORY, stdout=file, stderr=subprocess.STDOUT)
+            done = process.attend(argv, seconds=seconds, cwd=REPOSITORY, stdout=file, stderr=subprocess.STDOUT)
     except FileNotFoundError as error:
         raise LabError(f"there is no {argv[0]} here: `make lab` installs it") from error
     except subprocess.TimeoutExpired:
-        return Failure(f"it did not end within {duration(SCENARIO_SECONDS)}", told=False)
+        return Failure(f"it did not end within {duration(seconds)}", told=False)
     finally:
         site.down()
         process.end_tests()  # Ansible's workers lead sessions of their own
