@@ -81,3 +81,39 @@ options:
       - Token of the lease under which the play runs, from M(gpuops.fleet.host_lease). Without it, the module asks for no lease.
     type: str
 """
+
+    # What a replica is given.
+    DEVICES = r"""
+options:
+  entries:
+    description:
+      - The devices of a replica, each by the variable of its C(.env), in the order in which they are written there.
+    type: list
+    elements: dict
+    required: true
+    suboptions:
+      name:
+        description: Name of the variable.
+        type: str
+        required: true
+      gpu:
+        description: UUID, PCI address or index of the GPU.
+        type: str
+        required: true
+      profile:
+        description: MIG profile of the slice. If left out, the variable names the whole GPU.
+        type: str
+      start:
+        description: Memory slice at which the slice starts. Needed with O(entries[].profile).
+        type: int
+  style:
+    description:
+      - How the container engine is told of a device.
+      - V(uuid) is its UUID, for C(device_ids) of Compose and the NVIDIA runtime.
+      - V(cdi) is C(nvidia.com/gpu=UUID), a name of the Container Device Interface.
+    type: str
+    choices:
+      - uuid
+      - cdi
+    default: uuid
+"""

@@ -27,6 +27,21 @@ KNOWN_AFTER_APPLY = "(known after apply)"
 CDI_KIND = "nvidia.com/gpu"
 DEVICES_FILE = "devices.json"
 STYLES = ("uuid", "cdi")
+# The options of a module that says what devices a replica has (doc fragment gpuops.fleet.host.devices).
+DEVICE_OPTIONS: dict[str, t.Any] = {
+    "entries": {
+        "type": "list",
+        "elements": "dict",
+        "required": True,
+        "options": {
+            "name": {"type": "str", "required": True},
+            "gpu": {"type": "str", "required": True},
+            "profile": {"type": "str"},
+            "start": {"type": "int"},
+        },
+    },
+    "style": {"type": "str", "choices": list(STYLES), "default": "uuid"},
+}
 HEADER = "# Written by gpuops.fleet.slice_env. The devices are looked up again at every run: do not edit, do not copy.\n"
 
 _FORMAT = 1

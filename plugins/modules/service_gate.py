@@ -24,46 +24,18 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.info_module
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.devices
 options:
   project:
     description:
       - Name of the compose project.
     type: str
     required: true
-  entries:
-    description:
-      - The devices of the replica, as for M(gpuops.fleet.slice_env).
-    type: list
-    elements: dict
-    required: true
-    suboptions:
-      name:
-        description: Name of the variable.
-        type: str
-        required: true
-      gpu:
-        description: UUID, PCI address or index of the GPU.
-        type: str
-        required: true
-      profile:
-        description: MIG profile of the slice. If left out, the variable names the whole GPU.
-        type: str
-      start:
-        description: Memory slice at which the slice starts. Needed with O(entries[].profile).
-        type: int
   docker_socket:
     description:
       - Unix socket of the Docker engine.
     type: path
     default: /var/run/docker.sock
-  style:
-    description:
-      - How the container engine was told of a device, as for M(gpuops.fleet.slice_env). Both are recognised.
-    type: str
-    choices:
-      - uuid
-      - cdi
-    default: uuid
   timeout:
     description:
       - Longest wait, in seconds, before it has failed. O(settle) comes on top.
@@ -197,14 +169,8 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import words
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.gate import Gate, Own, Request, Wish
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
-from ansible_collections.gpuops.fleet.plugins.module_utils.slices import Device, parse_entries, resolve_all
+from ansible_collections.gpuops.fleet.plugins.module_utils.slices import DEVICE_OPTIONS, Device, parse_entries, resolve_all
 
-_ENTRY: dict[str, t.Any] = {
-    "name": {"type": "str", "required": True},
-    "gpu": {"type": "str", "required": True},
-    "profile": {"type": "str"},
-    "start": {"type": "int"},
-}
 _WARM_UP: dict[str, t.Any] = {
     "url": {"type": "str", "required": True},
     "method": {"type": "str", "choices": ["GET", "POST"], "default": "GET"},
@@ -215,8 +181,7 @@ _WARM_UP: dict[str, t.Any] = {
 }
 SPEC: dict[str, t.Any] = {
     "project": {"type": "str", "required": True},
-    "entries": {"type": "list", "elements": "dict", "required": True, "options": _ENTRY},
-    "style": {"type": "str", "choices": ["uuid", "cdi"], "default": "uuid"},
+    **DEVICE_OPTIONS,
     "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
     "timeout": {"type": "float", "default": 600},
     "settle": {"type": "float", "default": 10},

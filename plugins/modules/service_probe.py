@@ -26,6 +26,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.full
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.devices
   - gpuops.fleet.host.lease_if_given
 attributes:
   check_mode:
@@ -52,35 +53,6 @@ options:
       - Directory of the project, which paths in the compose file are relative to. It may be missing.
     type: path
     required: true
-  entries:
-    description:
-      - The variables that M(gpuops.fleet.slice_env) will write, in the same form.
-    type: list
-    elements: dict
-    required: true
-    suboptions:
-      name:
-        description: Name of the variable.
-        type: str
-        required: true
-      gpu:
-        description: UUID, PCI address or index of the GPU.
-        type: str
-        required: true
-      profile:
-        description: MIG profile of the slice. If left out, the variable names the whole GPU.
-        type: str
-      start:
-        description: Memory slice at which the slice starts. Needed with O(entries[].profile).
-        type: int
-  style:
-    description:
-      - How the container engine is told of a device, as for M(gpuops.fleet.slice_env).
-    type: str
-    choices:
-      - uuid
-      - cdi
-    default: uuid
   docker_socket:
     description:
       - Unix socket of the Docker engine. If left out, the engine is not asked.
@@ -168,21 +140,14 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import lease as lease
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine_probe import Answer, Probe, Wish, compose_hashes
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
-from ansible_collections.gpuops.fleet.plugins.module_utils.slices import env_values, parse_entries, resolve_all
+from ansible_collections.gpuops.fleet.plugins.module_utils.slices import DEVICE_OPTIONS, env_values, parse_entries, resolve_all
 
-_ENTRY: dict[str, t.Any] = {
-    "name": {"type": "str", "required": True},
-    "gpu": {"type": "str", "required": True},
-    "profile": {"type": "str"},
-    "start": {"type": "int"},
-}
 SPEC: dict[str, t.Any] = {
     "project": {"type": "str", "required": True},
     # What owners wrote into `env` stays out of the host's log.
     "compose": {"type": "str", "required": True, "no_log": True},
     "directory": {"type": "path", "required": True},
-    "entries": {"type": "list", "elements": "dict", "required": True, "options": _ENTRY},
-    "style": {"type": "str", "choices": ["uuid", "cdi"], "default": "uuid"},
+    **DEVICE_OPTIONS,
     "docker_socket": {"type": "path"},
     "pull": {"type": "str", "choices": ["always", "missing", "never", "policy"], "default": "missing"},
     "pull_timeout": {"type": "int", "default": 3600},

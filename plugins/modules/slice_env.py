@@ -24,6 +24,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.full
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
+  - gpuops.fleet.host.devices
   - gpuops.fleet.host.lease_if_given
   - ansible.builtin.files
 attributes:
@@ -38,37 +39,6 @@ options:
       - The file. Its directory is made when it is missing. The directory's name is the name of the Compose project.
     type: path
     required: true
-  entries:
-    description:
-      - The variables, in the order in which they are written.
-    type: list
-    elements: dict
-    required: true
-    suboptions:
-      name:
-        description: Name of the variable.
-        type: str
-        required: true
-      gpu:
-        description: UUID, PCI address or index of the GPU.
-        type: str
-        required: true
-      profile:
-        description: MIG profile of the slice. If left out, the variable names the whole GPU.
-        type: str
-      start:
-        description: Memory slice at which the slice starts. Needed with O(entries[].profile).
-        type: int
-  style:
-    description:
-      - How the container engine is told of a device.
-      - V(uuid) writes the UUID, for C(device_ids) of Compose and the NVIDIA runtime.
-      - V(cdi) writes C(nvidia.com/gpu=UUID), a name of the Container Device Interface.
-    type: str
-    choices:
-      - uuid
-      - cdi
-    default: uuid
   mode:
     description:
       - Permissions of the file, as for M(ansible.builtin.file). The default lets root and the file's group read it.
@@ -115,8 +85,8 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.module_utils.journal import read_text, write_text
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
 from ansible_collections.gpuops.fleet.plugins.module_utils.slices import (
+    DEVICE_OPTIONS,
     DEVICES_FILE,
-    STYLES,
     devices_text,
     env_text,
     identified,
@@ -126,16 +96,9 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.slices import (
 )
 
 _KEPT_MODE = 0o640  # root and its group, as the other papers of the host
-_ENTRY: dict[str, t.Any] = {
-    "name": {"type": "str", "required": True},
-    "gpu": {"type": "str", "required": True},
-    "profile": {"type": "str"},
-    "start": {"type": "int"},
-}
 SPEC: dict[str, t.Any] = {
     "path": {"type": "path", "required": True},
-    "entries": {"type": "list", "elements": "dict", "required": True, "options": _ENTRY},
-    "style": {"type": "str", "choices": list(STYLES), "default": "uuid"},
+    **DEVICE_OPTIONS,
     "state_dir": {"type": "path", "default": "/var/lib/gpuops-fleet"},
     "lease": {"type": "str", "no_log": True},
     "mode": {"type": "raw", "default": "0640"},
