@@ -190,11 +190,12 @@ def run(params: t.Mapping[str, t.Any], check: bool, now: datetime) -> dict[str, 
     elif state == "failed":
         change = versions.fail(_wanted(params, found, now), found, params["keep"])
     else:
-        if found is None:
+        if found is None and not check:
             raise FleetError(
                 f"there is no {directory / kept.COMPOSE_FILE}", hint="write it, start the service, and say then that it serves"
             )
-        change = versions.serve(_wanted(params, found, now), found, params["keep"])
+        # In check mode its files are not there yet when this is its first version.
+        change = versions.serve(_wanted(params, found, now), found or kept.Files(""), params["keep"])
     return {"changed": change.changed, "version": change.version.data() if change.version else None, "diff": change.diff()}
 
 

@@ -333,6 +333,13 @@ def test_a_bad_version_of_a_place_that_was_stopped_meanwhile_brings_the_old_one_
     assert served.world.running() == {"ocr-1": GOOD}
 
 
+def test_check_mode_promises_a_first_start(place: Place) -> None:
+    promised = place.bring(GOOD, check=True)
+    assert promised.status == 0, promised.output
+    assert (place.world.running(), place.world.log) == ({}, [])
+    assert place.bring(GOOD).status == 0
+
+
 def test_a_health_check_and_a_warm_up_are_asked_at_the_published_port(place: Place) -> None:
     manifest = {
         "health": {"port": "http", "path": "/ready"},

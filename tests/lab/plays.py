@@ -59,6 +59,8 @@ class Play:
                 "ANSIBLE_PIPELINING": "true",
                 "ANSIBLE_NOCOLOR": "true",
                 "ANSIBLE_INJECT_FACT_VARS": "false",
+                # Else a task's name is told with its first result: steps would be timed, and met, one too late.
+                "ANSIBLE_DISPLAY_SKIPPED_HOSTS": "true",
                 "PYTHONUNBUFFERED": "1",
                 PLAY_MARK: self._mark,
             },

@@ -388,7 +388,12 @@ def two_at_once(world: World, image: str) -> Iterator[str]:
 
 
 # Where the controller dies, by the name of a task, and how many seconds after its begin.
-DEATHS = (("Bring the surge", 3.0), ("Drain", 0.5), ("Start the service", 3.0), ("Remove the surge", 0.5))
+DEATHS = (
+    ("Wait until it is fit for requests", 5.0),  # the surge runs and is not proven
+    ("Stop the old version", 2.0),  # the surge serves, the first replica is drained
+    ("Note that it is in its place", 1.0),  # it runs with the new version, its surge is there
+    ("Remove the surge", 1.0),
+)
 
 
 def rollout(site: Site) -> Iterator[str]:

@@ -290,6 +290,13 @@ def test_a_version_goes_from_kept_to_serving_and_back_through_the_modules(door: 
     assert door.call("service_version_info", service="oc")["replicas"] == {}
 
 
+def test_check_mode_promises_the_first_version_before_its_files_are_there(door: Door) -> None:
+    serving = {"name": "ocr-1", "state": "serving", "digest": "sha256:a", "image": "r/ocr@sha256:a"}
+    assert door.call("service_version", check=True, **serving)["changed"]
+    assert not (door.home / "state" / "versions").exists()
+    assert "there is no " in door.call("service_version", **serving)["msg"]
+
+
 def test_a_host_that_keeps_nothing_says_so(door: Door) -> None:
     (door.home / "services" / "ocr-surge").mkdir()
     info = door.call("service_version_info", name="ocr-1", compose="x")
