@@ -166,6 +166,7 @@ class Route:
     rate: int
     timeout: int
     check: str | None
+    check_timeout: int
     servers: tuple[Server, ...]
     surges: tuple[str, ...]
 
@@ -250,6 +251,7 @@ def _route(
         rate=settings.rate if wish.rate is None else wish.rate,
         timeout=wish.timeout,
         check=checked,
+        check_timeout=model.health.timeout if model.health is not None else 10,
         servers=tuple(sorted(servers, key=lambda server: server.name)),
         surges=tuple(f"{manifest.service}-surge-{where}" for where in sorted({where for where, _line in places})),
     )

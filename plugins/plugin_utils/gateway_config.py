@@ -252,6 +252,7 @@ def _backend(route: Route, settings: Settings) -> list[str]:
     if route.check is not None:
         lines += [
             "    option httpchk",
+            f"    timeout check {route.check_timeout}s",
             f"    http-check send meth GET uri '{route.check.replace(chr(39), '%27')}' ver HTTP/1.1 hdr Host {route.service}",
             "    http-check expect status 200-399",
         ]
