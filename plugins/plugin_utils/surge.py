@@ -283,9 +283,11 @@ class Surges:
         """(The layout with these places, what GPUs beside the plan had before, why it cannot be)."""
         wishes = {wish["gpu"]: wish for wish in wish_of(self._site.plan.data)}
         by_uuid = {gpu.get("uuid"): gpu for gpu in self._facts["gpus"]}
-        geometries = {gpu.uuid: gpu.geometry for gpu in self._plain_host().gpus}
+        wanted = list(places)
+        # What the policy says is of no matter to a plan that needs no more room.
+        geometries = {gpu.uuid: gpu.geometry for gpu in self._plain_host().gpus} if wanted else {}
         restore: dict[str, dict[str, t.Any]] = {}
-        for place in places:
+        for place in wanted:
             if place.slice is None:
                 continue
             uuid, new = place.gpus[0], {"profile": place.slice.profile, "start": place.slice.start}
