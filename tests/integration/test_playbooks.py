@@ -229,9 +229,11 @@ def test_a_template_that_renders_no_valid_file_stops_before_anything_is_written(
     (templates / "http.yml.j2").write_text("services:\n  model:\n    imagee: a\n", encoding="utf-8")
     site.variables(HOST, fleet_gpu_modes=["mig"], fleet_templates=[str(templates)])
     files = {name: text for name, text in site.files().items() if "/services/" in name}
-    message = site.play("apply").message()
-    assert message.startswith("imaging-1: " + str(templates / "http.yml.j2") + " renders no valid compose file: services.model: ")
-    assert "'imagee' was unexpected" in message
+    refused = site.play("apply")
+    assert refused.status != 0
+    for name in ("imaging-1", "ocr-1"):  # one line for each service that cannot be served
+        assert f"{name}: {templates / 'http.yml.j2'} renders no valid compose file: services.model: " in refused.output
+    assert "'imagee' was unexpected" in refused.output
     assert {name: text for name, text in site.files().items() if "/services/" in name} == files
 
 

@@ -327,7 +327,9 @@ def test_the_settings_that_the_policy_lets_pass_are_those_of_the_role() -> None:
     options = yaml.safe_load((ROOT / "roles" / "fleet" / "meta" / "argument_specs.yml").read_text(encoding="utf-8"))["argument_specs"][
         "main"
     ]["options"]
-    assert set(defaults) == set(options) == OTHER_VARIABLES
+    assert set(options) == OTHER_VARIABLES
+    # Two have none: how long one waits for a host is another thing in each playbook, and a host's address is that which Ansible uses.
+    assert set(defaults) == OTHER_VARIABLES - {"fleet_lease_wait", "fleet_address"}
 
 
 @pytest.mark.parametrize("role", sorted(path.name for path in (ROOT / "roles").iterdir()))
