@@ -394,7 +394,7 @@ def answers(port: int, status: int = 200) -> Iterator[list[tuple[str, str, bytes
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        do_POST = do_GET  # noqa: N815
+        do_POST = do_GET  # noqa: N815 -- the names that http.server calls
 
         def log_message(self, *_: t.Any) -> None:
             """Say nothing."""

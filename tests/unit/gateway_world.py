@@ -158,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"echo " + self.rfile.readline())
         self.close_connection = True
 
-    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_OPTIONS = do_PATCH = _any  # noqa: N815
+    do_GET = do_POST = do_PUT = do_DELETE = do_HEAD = do_OPTIONS = do_PATCH = _any  # noqa: N815 -- the names that http.server calls
 
 
 class _Server(ThreadingHTTPServer):

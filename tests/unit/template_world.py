@@ -44,7 +44,7 @@ BLOCKS = {
     "llama-cpp": LLM.replace("path: llama-3.1-8b}", "path: llama/llama-3.1-8b-00001-of-00002.gguf, kv_bytes: 1.0625}"),
     "triton": TENSORS,
     "speech": "speech: {model: whisper/faster-whisper-large-v3, compute_type: int8_float16, language: zh}\n",
-    "batch": "command: [python3, /work/train.py, '--price=$5']\nvolumes: [{source: /srv/results, target: /results, read_only: false}]\n",
+    "batch": "command: [python3, /job/train.py, '--price=$5']\nvolumes: [{source: /srv/results, target: /results, read_only: false}]\n",
     "notebook": "",
 }
 PORTS = {"http": 8080, "vllm": 8000, "sglang": 30000, "llama-cpp": 8080, "triton": 8000, "speech": 8000, "notebook": 8888}

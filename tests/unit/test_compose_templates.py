@@ -191,7 +191,7 @@ def speech(case: Case, model: dict[str, t.Any], command: list[str]) -> None:
 def batch(_case: Case, model: dict[str, t.Any], command: list[str]) -> None:
     """A job that the watch can tell from a service, with what the owner wrote and no port."""
     assert model["labels"]["gpuops.job"] == DIGEST
-    assert command == ["python3", "/work/train.py", "--price=$5"]
+    assert command == ["python3", "/job/train.py", "--price=$5"]
     assert not {"ports", "healthcheck"} & set(model)
     assert mounts(model, "/results") == [("/srv/results", False)]
 

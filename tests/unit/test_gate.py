@@ -144,7 +144,7 @@ def server(*statuses: int) -> Iterator[tuple[str, list[tuple[str, str, str | Non
             self.send_header("Location", "/elsewhere")
             self.end_headers()
 
-        do_POST = do_GET  # noqa: N815
+        do_POST = do_GET  # noqa: N815 -- the names that http.server calls
 
         def log_message(self, *_: t.Any) -> None:
             """Say nothing."""
