@@ -14,6 +14,8 @@ import yaml
 if t.TYPE_CHECKING:
     from fleet_site import MakeSite, Site
 
+pytestmark = pytest.mark.measured
+
 OCR = "ocr.yml"
 
 

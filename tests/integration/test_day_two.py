@@ -18,6 +18,8 @@ if t.TYPE_CHECKING:
 
     from fleet_site import MakeSite, Played, Site
 
+pytestmark = pytest.mark.measured
+
 LAB_1, LAB_2 = "lab-1", "lab-2"
 HELD = {"holder": "bob", "purpose": "apply", "expires": 4102444800, "token": "x", "seconds": 60}
 FAN = ("-e", "drain_reason=fan", "-e", "drain_until=2126-12-01", "-e", "fleet_holder=lin")

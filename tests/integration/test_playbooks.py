@@ -20,6 +20,8 @@ from fleet_site import container, engine
 if t.TYPE_CHECKING:
     from fleet_site import MakeSite, Played, Site
 
+pytestmark = pytest.mark.measured
+
 HOST = "host-a"
 
 
