@@ -24,15 +24,11 @@ extends_documentation_fragment:
 options:
   name:
     description:
-      - Name of one replica.
+      - Name of one replica. If both this and O(service) are left out, all there are on the host.
     type: str
   service:
     description:
-      - Name of a service, all replicas of which are meant. If both this and O(name) are left out, all there are on the host.
-    type: str
-  compose:
-    description:
-      - Text of a compose file. RV(as_wished) says whether the version of O(name) that serves has just this one.
+      - Name of a service, all replicas of which are meant.
     type: str
 seealso:
   - module: gpuops.fleet.service_version
@@ -92,16 +88,10 @@ replicas:
       description: Number of the one that serves. V(none) when none does.
       type: int
       sample: 3
-serving:
-  description: Number of the version of O(name) that serves. V(none) when none does, or without O(name).
-  returned: success
-  type: int
-  sample: 3
-as_wished:
-  description: Whether that version has the compose file O(compose).
-  returned: success
-  type: bool
-  sample: true
+    compose:
+      description: SHA-256 of its compose file, without blanks around it, in hexadecimal digits. Empty when none serves.
+      type: str
+      sample: 9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08
 surges:
   description: Names of the surges, C(<service>-surge), of which there are files on this host.
   returned: success
@@ -114,12 +104,13 @@ stopped:
   type: dict
   sample: {receipt-ocr: {by: alice, reason: its customer left, since: '2026-11-21T12:00:00Z'}}
 left_alone:
-  description: Who stopped the service of O(name), in words. Empty when nobody did.
+  description: The same in words.
   returned: success
-  type: str
-  sample: ''
+  type: dict
+  sample: {receipt-ocr: "stopped by alice (its customer left) since 2026-11-21T12:00:00Z"}
 """
 
+import hashlib
 import typing as t
 from pathlib import Path
 
@@ -132,7 +123,6 @@ SURGE = "-surge"
 SPEC: dict[str, t.Any] = {
     "name": {"type": "str"},
     "service": {"type": "str"},
-    "compose": {"type": "str", "no_log": True},
     "services_dir": {"type": "path", "default": "/srv/gpuops/services"},
     "state_dir": {"type": "path", "default": "/var/lib/gpuops-fleet"},
 }
@@ -144,22 +134,22 @@ def run(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     names = [name] if name else kept.replicas_in(state_dir)
     if service and not name:
         names = [one for one in names if stopped.service_of(one) == service]
-    replicas, serving, as_wished = {}, None, False
-    for one in names:
-        versions = kept.Versions(state_dir, one)
-        version = versions.serving()
-        replicas[one] = {"versions": [each.data() for each in versions.all()], "serving": version.number if version else None}
-        if one == name and version is not None:
-            serving, as_wished = version.number, versions.files(version).compose.strip() == (params["compose"] or "").strip()
     stops = stopped.read(state_dir)
     return {
         "changed": False,
-        "replicas": replicas,
-        "serving": serving,
-        "as_wished": as_wished,
+        "replicas": {one: _replica(kept.Versions(state_dir, one)) for one in names},
         "surges": _surges(Path(params["services_dir"])),
         "stopped": stops,
-        "left_alone": (stopped.why_stopped(stops, name) if name else None) or "",
+        "left_alone": {one: stopped.words(stop) for one, stop in stops.items()},
+    }
+
+
+def _replica(versions: kept.Versions) -> dict[str, t.Any]:
+    serving = versions.serving()
+    return {
+        "versions": [each.data() for each in versions.all()],
+        "serving": serving.number if serving else None,
+        "compose": hashlib.sha256(versions.files(serving).compose.strip().encode()).hexdigest() if serving else "",
     }
 
 
