@@ -143,6 +143,8 @@ class Site:
             f"hostname {guest.name}",
             f"echo {guest.name} > /etc/hostname",
             f"simctl create {wishes} --seed {guest.name} --device-nodes on",
+            # What it does at every boot, for this one, which had no GPUs yet.
+            "systemctl daemon-reload && systemctl start nvmlsim-boot.service",
             "mkdir -p /run/cdi",
         ]
         with pack:

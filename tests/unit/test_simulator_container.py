@@ -59,6 +59,14 @@ def test_capabilities_have_the_numbers_of_the_drivers_table(fleet_host: Hosts, d
     assert caps(912, 913).items() <= nodes(dev).items()
 
 
+def test_the_table_of_capabilities_says_what_a_real_hosts_does(fleet_host: Hosts) -> None:
+    lines = fleet_host("h100-80gb").simctl("minors").splitlines()
+    assert lines[:4] == ["config 1", "monitor 2", "gpu0/gi0/access 3", "gpu0/gi0/ci0/access 4"]
+    seen = {"gpu0/gi1/access 12", "gpu1/gi0/access 138", "gpu3/gi3/ci3/access 439", "gpu6/gi11/ci7/access 920"}
+    assert seen <= set(lines)
+    assert len(lines) == len({line.split()[-1] for line in lines}) == 2 + 32 * 15 * 9
+
+
 @needs_nodes
 def test_nodes_follow_instances_losses_and_the_driver(fleet_host: Hosts, dev: pathlib.Path) -> None:
     host = fleet_host("h100-80gb:2")

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -17,7 +18,20 @@ import sys
 import pynvml
 import pytest
 import yaml
-from simulator_system import ALWAYS, Hosts, caps, common, ctk, host_with_slices, needs_nodes, nodes, paths, run, specification
+from simulator_system import (
+    ALWAYS,
+    Hosts,
+    caps,
+    common,
+    ctk,
+    host_with_slices,
+    needs_container,
+    needs_nodes,
+    nodes,
+    paths,
+    run,
+    specification,
+)
 from simulator_world import create, enable_mig, gpu, nvml_open
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
@@ -266,6 +280,20 @@ def test_installed_unit_is_enabled_and_early(installed: pathlib.Path) -> None:
     assert {"sysinit.target", "docker.service"} <= set(next(line for line in lines if line.startswith("Before=")).partition("=")[2].split())
     command = next(line for line in lines if line.startswith("ExecStart=")).partition("=")[2].split()
     assert (installed / command[0].lstrip("/")).exists()
+
+
+@needs_container
+@pytest.mark.skipif(not pathlib.Path("/proc/driver").is_dir(), reason="this machine's kernel shows no /proc/driver")
+def test_installed_unit_lays_the_table_of_capabilities_where_the_driver_has_it(installed: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    unit = installed / "usr/lib/systemd/system/nvmlsim-boot.service"
+    *_commands, command = [line for line in unit.read_text().splitlines() if line.startswith("ExecStart=")]
+    env = {**os.environ, "NVML_SIM_STATE": str(tmp_path / "host"), "PATH": f"{installed}/usr/bin:{os.environ['PATH']}"}
+    env.pop("LD_LIBRARY_PATH", None)
+    subprocess.run(["simctl", "create", "--board", "t4"], env=env, check=True, capture_output=True)
+    words = shlex.split(command.partition("=")[2])
+    twice = f"{shlex.join(words)} && {shlex.join(words)} && grep gpu1/gi0/access /proc/driver/nvidia-caps/mig-minors"
+    done = subprocess.run(["unshare", "--mount", "sh", "-c", twice], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "gpu1/gi0/access 138\n", "")
 
 
 def test_installed_tools_work_with_their_own_library(installed: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -17,7 +17,7 @@ import pathlib
 import tempfile
 import typing as t
 
-from nvmlsim.common import DEFAULT_STATE, SimError
+from nvmlsim.common import CAPS_OF_GI, CAPS_OF_GPU, DEFAULT_STATE, FIRST_CAP, SimError
 from nvmlsim.library import SONAME, SYSTEM_LIBRARIES
 from nvmlsim.nvidia_smi import Nvml
 
@@ -26,8 +26,6 @@ CDI_VERSION = "0.5.0"
 STRATEGIES = ("index", "uuid", "type-index")
 OPTIONS = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 NOT_SUPPORTED, NOT_FOUND = 3, 6
-# The driver's table of MIG capabilities (mig-minors): 32 GPUs of 15 GPU instances of 8 compute instances, from 3 on.
-FIRST_CAP, CAPS_OF_GPU, CAPS_OF_GI = 3, 135, 9
 
 Names = tuple[str, str, str]
 

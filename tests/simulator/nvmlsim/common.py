@@ -9,6 +9,8 @@ import os
 
 # The newest branch that still serves every board from Volta to Blackwell (hosts.md, section 1.1).
 DRIVER, CUDA = "580.105.08", 13000
+# The driver's table of MIG capabilities (mig-minors): 32 GPUs of 15 GPU instances of 8 compute instances, from 3 on.
+TABLE_GPUS, FIRST_CAP, CAPS_OF_GPU, CAPS_OF_GI = 32, 3, 135, 9
 # Which host is meant when nobody says: the library knows the same directory (sim.h).
 DEFAULT_STATE = "/var/lib/nvmlsim"
 

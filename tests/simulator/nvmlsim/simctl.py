@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import json
 import os
 import pathlib
@@ -15,7 +16,7 @@ import sys
 import typing as t
 
 from nvmlsim import fields, show
-from nvmlsim.common import CUDA, DEFAULT_STATE, DRIVER, SimError, state_path
+from nvmlsim.common import CAPS_OF_GI, CAPS_OF_GPU, CUDA, DEFAULT_STATE, DRIVER, FIRST_CAP, TABLE_GPUS, SimError, state_path
 from nvmlsim.library import DRIVER_NOT_LOADED, LIBRARY, ControlError, State, missing_state
 
 KINDS = {"compute": 0, "graphics": 1, "mps": 2, "leak": 3}
@@ -112,6 +113,16 @@ def show_host(state: State, args: argparse.Namespace) -> None:
     for key, board in dump["boards"].items():
         board.update(notes.get(key, {}))
     print(json.dumps(dump, indent=2) if args.json else show.text(dump))
+
+
+def minors(_state: State, _args: argparse.Namespace) -> None:
+    """Print the driver's table of MIG capabilities as /proc/driver/nvidia-caps/mig-minors has it, for every GPU that may ever exist."""
+    print("config 1\nmonitor 2")
+    for gpu, gi in itertools.product(range(TABLE_GPUS), range(CAPS_OF_GPU // CAPS_OF_GI)):
+        access = FIRST_CAP + CAPS_OF_GPU * gpu + CAPS_OF_GI * gi
+        print(f"gpu{gpu}/gi{gi}/access {access}")
+        for ci in range(CAPS_OF_GI - 1):
+            print(f"gpu{gpu}/gi{gi}/ci{ci}/access {access + 1 + ci}")
 
 
 def _instance(dump: dict[str, t.Any], gpu: int, gi: int | None, ci: int | None) -> None:
@@ -286,6 +297,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--force", action="store_true", help="replace the host that is there")
     shown = _verb(verbs, "show", show_host, "print the host, its GPUs, instances and holders")
     shown.add_argument("--json", action="store_true")
+    _verb(verbs, "minors", minors, "print the driver's table of MIG capabilities, which is the same for every host")
     held = _verb(verbs, "hold", hold, "let a process use a GPU or an instance")
     held.add_argument("--gpu", required=True, metavar="GPU", help="index, UUID or PCI address")
     held.add_argument("--gi", type=_natural)
