@@ -16,13 +16,14 @@ from __future__ import annotations
 import re
 import time
 import typing as t
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.module_utils import words
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import HTTP_OK, Engine, wanted_devices
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.holders import MIG_MINORS, mig_minors
 from ansible_collections.gpuops.fleet.plugins.module_utils.services import listed
 
 STEPS = ("running", "healthy", "probe", "gpu", "warm_up", "settle")
@@ -34,6 +35,9 @@ _LOST = (126, 127)  # what a shell says of a program that cannot be run or is no
 _ENDED = ("exited", "dead", "restarting", "removing")
 _UUID = re.compile(r"\bUUID: ((?:GPU|MIG)-[0-9a-fA-F-]+(?:/\d+/\d+)?)")
 _NODE = re.compile(r"nvidia(\d+)")
+_CAPABILITY = re.compile(r"nvidia-cap(\d+)")
+_CAPABILITIES = "/dev/nvidia-caps"
+_NO_SLICE = (1, 2)  # capabilities to change and to watch slices, of no slice
 _ANSWERS = range(200, 400)
 _UNAVAILABLE = 503  # a server that still loads its model says so
 
@@ -57,11 +61,15 @@ class Request:
 
 @dataclass(frozen=True)
 class Own:
-    """The devices of a replica: UUIDs that its container is given; all it may see, its slices' GPUs among them; numbers of nodes."""
+    """The devices of a replica: UUIDs that its container is given; all it may see, its slices' GPUs among them; numbers of nodes.
+
+    ``slices``: UUID of every slice of its GPUs, own or not, by (GPU minor, GPU instance, compute instance).
+    """
 
     given: frozenset[str]
     seen: frozenset[str]
     minors: frozenset[int]
+    slices: Mapping[tuple[int, int, int], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -271,17 +279,43 @@ class Gate:
         """The device nodes in the container's own file system, which the kernel shows to root by its process."""
         process = int((one.get("State") or {}).get("Pid") or 0)
         folder = self.wish.proc_root / str(process) / "root" / "dev"
-        try:
-            names = [path.name for path in folder.iterdir()]
-        except OSError as error:
-            raise self._error(f"cannot see whether the GPU is visible inside the container: {folder}: {error.strerror}") from error
-        minors = {int(match.group(1)) for match in map(_NODE.fullmatch, names) if match}
+        minors, capabilities = self._numbers(folder, _NODE), self._numbers(folder / "nvidia-caps", _CAPABILITY, may_lack=True)
         if others := minors - self.wish.own.minors:
             nodes = words.joined(f"/dev/nvidia{number}" for number in others)
             raise self._error(f"container has {nodes}, which is not its own: its own is {words.joined(self.wish.own.given)}")
         if missing := self.wish.own.minors - minors:
             nodes = words.joined(f"/dev/nvidia{number}" for number in missing)
             raise self._error(f"the GPU is not visible inside the container: it has no {nodes}")
+        self._sees_slices(capabilities.difference(_NO_SLICE))
+
+    def _numbers(self, folder: Path, name: re.Pattern[str], may_lack: bool = False) -> set[int]:
+        try:
+            return {int(match.group(1)) for match in map(name.fullmatch, (path.name for path in folder.iterdir())) if match}
+        except OSError as error:
+            if may_lack and isinstance(error, FileNotFoundError):
+                return set()
+            raise self._error(f"cannot see whether the GPU is visible inside the container: {folder}: {error.strerror}") from error
+
+    def _sees_slices(self, found: set[int]) -> None:
+        """The nodes of slices: every slice of a GPU has its GPU's own node as well, so that alone would tell no slice from another."""
+        own, known = self.wish.own, self.wish.own.slices
+        table = self.wish.proc_root / MIG_MINORS
+        try:
+            minors = mig_minors(str(self.wish.proc_root))
+        except OSError as error:
+            raise self._error(f"cannot see which slice the container has: {table}: {error.strerror}") from error
+        names: dict[int, set[str]] = {}  # UUIDs of the slices that a node belongs to
+        for number, (gpu, instance, compute) in minors.items():
+            names[number] = {uuid for (at, gi, ci), uuid in known.items() if (at, gi) == (gpu, instance) and compute in (None, ci)}
+        wanted = {number for number, uuids in names.items() if uuids & own.given}
+        if not wanted and own.given & set(known.values()):
+            raise self._error(f"cannot see which slice the container has: {table} names no node of {words.joined(own.given)}")
+        its_own = words.joined(own.given) + (f" ({_capabilities(wanted)})" if wanted else "")
+        if others := found - wanted:
+            whose = words.joined({uuid for number in others for uuid in names.get(number, ())} - own.given) or "another slice"
+            raise self._error(f"container has {whose} ({_capabilities(others)}), which is not its own: its own is {its_own}")
+        if missing := wanted - found:
+            raise self._error(f"the slice is not visible inside the container: it has no {_capabilities(missing)}; its own is {its_own}")
 
     # --- staying well
 
@@ -302,6 +336,10 @@ class Gate:
 
     def _said_all(self, engine: Engine, look: _Look) -> str:
         return f"; {self._words(engine, look.details[0])}" if look.details else "; the engine has no container of it"
+
+
+def _capabilities(numbers: Iterable[int]) -> str:
+    return ", ".join(f"{_CAPABILITIES}/nvidia-cap{number}" for number in sorted(numbers))
 
 
 def _health(one: _Json) -> str:

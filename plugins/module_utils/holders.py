@@ -25,11 +25,12 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.engine import HTTP_NO
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import Process
 
 OPEN_FILE = "open_file"
+MIG_MINORS = "driver/nvidia-caps/mig-minors"  # below /proc
 SHORT_ID = 12  # of a container, as `docker ps` prints it and as the containers of the facts have it
 
 _NODE = re.compile(r"/dev/nvidia(\d+)")
 _CAPABILITY = re.compile(r"/dev/nvidia-caps/nvidia-cap(\d+)")
-# /proc/driver/nvidia-caps/mig-minors: "gpu0/gi1/access 12" and "gpu0/gi1/ci0/access 13", for every pair that may ever exist.
+# Lines of that file: "gpu0/gi1/access 12" and "gpu0/gi1/ci0/access 13", for every pair that may ever exist.
 _MIG_MINOR = re.compile(r"gpu(\d+)/gi(\d+)/(?:ci(\d+)/)?access (\d+)")
 _CONTAINER = re.compile(r"[0-9a-f]{64}")
 _UNIT = re.compile(r"/([^/\s]+\.service)(?:/|$)", re.MULTILINE)
@@ -49,7 +50,7 @@ class OpenFile:
 
 def mig_minors(proc_root: str) -> dict[int, tuple[int, int, int | None]]:
     """Capability file number -> (GPU minor, gi, ci or None). Empty without the driver. OSError when it cannot be read."""
-    path = Path(proc_root) / "driver" / "nvidia-caps" / "mig-minors"
+    path = Path(proc_root) / MIG_MINORS
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -18,7 +18,7 @@ description:
   - Fails at once when the container ends, is unhealthy, or has or sees a device that is not its own; after O(timeout) seconds otherwise.
     The message is one line, with the last words of the container's log. Control characters and the service's secrets are taken out of them.
   - Runs C(nvidia-smi -L) in the container where its image or NVIDIA's toolkit brings that program; elsewhere it looks at the container's
-    device nodes.
+    device nodes, those of slices (C(/dev/nvidia-caps)) among them.
 extends_documentation_fragment:
   - gpuops.fleet.attributes
   - gpuops.fleet.attributes.info_module
@@ -200,10 +200,18 @@ def own_devices(devices: t.Sequence[Device]) -> Own:
     """What the replica's container is given, and all that may be seen in it. FleetError when a device is not there."""
     with Nvml() as nvml:
         uuids = resolve_all(nvml, devices, check=False)
-        handles = [nvml.find(device.gpu) for device in devices]
-        gpus, minors = {nvml.uuid(handle) for handle in handles}, {nvml.minor(handle) for handle in handles}
+        handles = {nvml.minor(handle): handle for handle in (nvml.find(device.gpu) for device in devices)}
+        gpus = {nvml.uuid(handle) for handle in handles.values()}
+        # A GPU without MIG has no slices to ask for.
+        sliced = {nvml.minor(nvml.find(device.gpu)) for device in devices if device.profile is not None}
+        slices = {
+            (minor, instance.id, compute.id): compute.uuid
+            for minor in sliced
+            for instance in nvml.gpu_instances(handles[minor])
+            for compute in instance.compute_instances
+        }
     given = frozenset(uuids.values())
-    return Own(given, given | gpus, frozenset(number for number in minors if number is not None))
+    return Own(given, given | gpus, frozenset(handles), slices)
 
 
 def run(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:

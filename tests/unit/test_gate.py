@@ -21,6 +21,7 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils import words
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.gate import Gate, Own, Request, Wish
+from ansible_collections.gpuops.fleet.plugins.module_utils.holders import MIG_MINORS
 
 if t.TYPE_CHECKING:
     from conftest import MakeHost, RunModule
@@ -288,6 +289,69 @@ def test_where_the_image_has_no_nvidia_smi_its_nodes_are_looked_at(
         assert refusal(engine, wish).startswith(f"ocr-1: {complaint}")
 
 
+MINORS = (
+    "config 1\nmonitor 2\ngpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\ngpu0/gi1/ci1/access 14\ngpu0/gi2/access 21\ngpu0/gi2/ci0/access 22\n"
+)
+NODES = "/dev/nvidia-caps/nvidia-cap"
+OWN_NODES = f"{SLICE} ({NODES}12, {NODES}13)"
+
+
+@pytest.mark.parametrize(
+    ("caps", "minors", "complaint"),
+    [
+        pytest.param([12, 13], MINORS, None, id="own"),
+        pytest.param([1, 2, 12, 13], MINORS, None, id="own, and those of no slice"),
+        pytest.param(
+            [21, 22],
+            MINORS,
+            f"container has {OTHER} ({NODES}21, {NODES}22), which is not its own: its own is {OWN_NODES}",
+            id="another slice of the same GPU",
+        ),
+        pytest.param(
+            [12, 13, 21, 22],
+            MINORS,
+            f"container has {OTHER} ({NODES}21, {NODES}22), which is not its own: its own is {OWN_NODES}",
+            id="another beside its own",
+        ),
+        pytest.param(
+            [12, 14], MINORS, f"container has MIG-ci1 ({NODES}14), which is not its own: its own is {OWN_NODES}", id="compute instance"
+        ),
+        pytest.param(
+            [12, 13, 99], MINORS, f"container has another slice ({NODES}99), which is not its own: its own is {OWN_NODES}", id="unknown"
+        ),
+        pytest.param(
+            [12],
+            MINORS,
+            f"the slice is not visible inside the container: it has no {NODES}13; its own is {OWN_NODES}",
+            id="half of its own",
+        ),
+        pytest.param(None, MINORS, "the slice is not visible inside the container: it has no ", id="none"),
+        pytest.param([12, 13], None, "cannot see which slice the container has: ", id="a host that cannot tell"),
+    ],
+)
+def test_a_slice_is_told_from_another_of_its_gpu_by_the_nodes_of_capabilities(
+    engine: Engine, tmp_path: Path, caps: list[int] | None, minors: str | None, complaint: str | None
+) -> None:
+    engine.boxes["a"] = Box([running("healthy")], lists=(127, NO_PROGRAM))
+    folder = tmp_path / "proc" / "4711" / "root" / "dev"
+    folder.mkdir(parents=True)
+    (folder / "nvidia0").touch()
+    if caps is not None:
+        (folder / "nvidia-caps").mkdir()
+        for number in caps:
+            (folder / "nvidia-caps" / f"nvidia-cap{number}").touch()
+    if minors is not None:
+        table = tmp_path / "proc" / MIG_MINORS
+        table.parent.mkdir(parents=True)
+        table.write_text(minors)
+    slices = {(0, 1, 0): SLICE, (0, 1, 1): "MIG-ci1", (0, 2, 0): OTHER}
+    wish = replace(WISH, own=replace(WISH.own, slices=slices), proc_root=tmp_path / "proc")
+    if complaint is None:
+        assert passage(engine, wish)["gpu"] is not None
+    else:
+        assert refusal(engine, wish).startswith(f"ocr-1: {complaint}")
+
+
 def test_the_probe_and_the_warm_up_are_asked_until_the_model_is_loaded(engine: Engine) -> None:
     engine.boxes["a"] = Box([running("healthy")])
     with server(503, 404, 204, 503, 201) as (address, asked):
@@ -405,9 +469,10 @@ def test_the_module_looks_up_the_slice_hides_secrets_and_names_the_service(
 ) -> None:
     host = fleet_host("h100-80gb")
     gpu = host.simctl("show", "--json")["gpus"][0]["uuid"]
-    layout = [{"gpu": gpu, "instances": [{"profile": "1g.10gb", "start": 4}]}]
+    layout = [{"gpu": gpu, "instances": [{"profile": "1g.10gb", "start": start} for start in (4, 5)]}]
     assert not run_module("mig", {"layout": layout, "state_dir": str(tmp_path / "state")})["failed"]
-    uuid = host.simctl("show", "--json")["gpus"][0]["mig"]["instances"][0]["ci"][0]["uuid"]
+    own, neighbour = host.simctl("show", "--json")["gpus"][0]["mig"]["instances"]
+    uuid = own["ci"][0]["uuid"]
     (tmp_path / "secrets" / "ocr-1").mkdir(parents=True)
     (tmp_path / "secrets" / "ocr-1" / "token").write_text("t0psecret\n")
     args = {
@@ -423,6 +488,19 @@ def test_the_module_looks_up_the_slice_hides_secrets_and_names_the_service(
     engine.boxes["a"] = Box([running("healthy")], devices=(uuid,), lists=(0, seen))
     passed = run_module("service_gate", args)
     assert (passed["failed"], passed["changed"], passed["seconds"]["warm_up"]) == (False, False, None)
+    table = tmp_path / "proc" / MIG_MINORS
+    table.parent.mkdir(parents=True)
+    rows = [(one, 10 * number) for number, one in enumerate((own, neighbour), 1)]
+    table.write_text("".join(f"gpu0/gi{one['gi']}/access {at}\ngpu0/gi{one['gi']}/ci0/access {at + 1}\n" for one, at in rows))
+    nodes = tmp_path / "proc" / "4711" / "root" / "dev"
+    (nodes / "nvidia-caps").mkdir(parents=True)
+    for name in ("nvidia0", "nvidia-caps/nvidia-cap20", "nvidia-caps/nvidia-cap21"):
+        (nodes / name).touch()
+    engine.boxes["a"] = Box([running("healthy")], devices=(uuid,), lists=(127, NO_PROGRAM))
+    assert run_module("service_gate", {**args, "proc_root": str(tmp_path / "proc")})["msg"] == (
+        f"ocr-1: container has {neighbour['ci'][0]['uuid']} ({NODES}20, {NODES}21), which is not its own: "
+        f"its own is {uuid} ({NODES}10, {NODES}11)"
+    )
     engine.boxes["a"] = Box([ended(1)], devices=(uuid,), says=framed("bad token t0psecret"))
     assert run_module("service_gate", args)["msg"] == "ocr-1: container ended with status 1 after 0 s; its last words: bad token ***"
     missing = run_module("service_gate", {**args, "entries": [{"name": "GPU_0", "gpu": gpu, "profile": "1g.10gb", "start": 0}]})
