@@ -26,8 +26,9 @@ import json
 import os
 import re
 import subprocess
+import time
 import typing as t
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -46,6 +47,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 
 ALWAYS, MISSING, NEVER, POLICY = "always", "missing", "never", "policy"
 PROGRAM = "/.gpuops-device-probe"
+ALIVE_S = 0.5  # between two looks at the lease while a command runs
 
 _CREATED = 201
 _CONFLICT = 409  # somebody else removes it already
@@ -119,16 +121,36 @@ def _compose(wish: Wish, *how: str) -> str:
     return output
 
 
-def _run(argv: Sequence[str], deadline: float, text: str = "", variables: Mapping[str, str] | None = None) -> tuple[int, str, str]:
-    """Exit status, output and complaints of a command that gets ``text`` on its input."""
+def _run(
+    argv: Sequence[str],
+    deadline: float,
+    text: str = "",
+    variables: Mapping[str, str] | None = None,
+    alive: Callable[[], None] = lambda: None,
+) -> tuple[int, str, str]:
+    """Exit status, output and complaints of a command that gets ``text`` on its input. It is ended when ``alive`` raises."""
     environment = {**os.environ, **(variables or {})}
+    pipes: dict[str, t.Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    end = time.monotonic() + deadline
+    given: bytes | None = text.encode()
     try:
-        done = subprocess.run(argv, input=text.encode(), capture_output=True, check=False, timeout=deadline, env=environment)
-    except subprocess.TimeoutExpired as error:
-        raise FleetError(f"`{' '.join(argv)}` did not end in {deadline:g} s") from error
+        with subprocess.Popen(argv, env=environment, **pipes) as process:
+            try:
+                while True:
+                    try:
+                        output, complaint = process.communicate(given, max(0.0, min(ALIVE_S, end - time.monotonic())))
+                        break
+                    except subprocess.TimeoutExpired as error:
+                        if time.monotonic() >= end:
+                            raise FleetError(f"`{' '.join(argv)}` did not end in {deadline:g} s") from error
+                    given = None  # it was given
+                    alive()
+            except BaseException:
+                process.kill()
+                raise
     except OSError as error:
         raise FleetError(f"cannot run {argv[0]}: {error.strerror}") from error
-    return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace").strip()
+    return process.returncode, output.decode(errors="replace"), complaint.decode(errors="replace").strip()
 
 
 def device_requests(service: _Json) -> list[dict[str, t.Any]]:
@@ -186,11 +208,15 @@ def gives_devices(words: str) -> bool:
 
 @t.final
 class Probe:
-    """Asks the engine behind ``socket_path`` about one wish. Nothing that it makes is left behind."""
+    """Asks the engine behind ``socket_path`` about one wish. Nothing that it makes is left behind.
 
-    def __init__(self, wish: Wish, socket_path: str) -> None:
+    ``alive`` is called again and again during a pull, which may last longer than a lease: to renew it, or to raise when it is lost.
+    """
+
+    def __init__(self, wish: Wish, socket_path: str, alive: Callable[[], None] = lambda: None) -> None:
         self._wish = wish
         self._socket = socket_path
+        self._alive = alive
 
     def ask(self, check: bool = False) -> Answer:
         """Pull what is missing and prove that the engine can start every service that is not running as wished. FleetError when not.
@@ -288,7 +314,7 @@ class Probe:
             hint = "load it (docker load), or allow a pull"
             raise FleetError(f"image {image} is not on this host and may not be pulled (pull: {policy})", hint=hint)
         argv = ["docker", "--host", f"unix://{self._socket}", "pull", "--quiet", "--", image]
-        status, output, complaint = _run(argv, self._wish.pull_deadline)
+        status, output, complaint = _run(argv, self._wish.pull_deadline, alive=self._alive)
         if status:
             raise FleetError(f"cannot pull image {image}: {complaint or output}")
         with self._engine() as engine:

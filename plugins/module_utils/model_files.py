@@ -18,7 +18,7 @@ import hashlib
 import os
 import shutil
 import typing as t
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,8 +27,8 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.journal import read_j
 
 FILE = "model-files.json"
 FORMAT = 1
+BLOCK = 2**22  # bytes read at once
 _PART = ".gpuops-part"
-_CHUNK = 2**22  # bytes read at once
 _SHORT = 12  # characters of a checksum that tell two files apart for a person
 
 
@@ -49,10 +49,15 @@ class Staged:
 
 
 class ModelFiles:
-    """The model store of a host. ``source``: where missing files come from, None for nowhere."""
+    """The model store of a host. ``source``: where missing files come from, None for nowhere.
 
-    def __init__(self, store: Path, state_dir: Path, source: Path | None = None, check: bool = False) -> None:
-        self._store, self._source, self._check = store, source, check
+    ``alive`` is called at every block that is read, which may go on for longer than a lease: to renew it, or to raise when it is lost.
+    """
+
+    def __init__(
+        self, store: Path, state_dir: Path, source: Path | None = None, check: bool = False, alive: Callable[[], None] = lambda: None
+    ) -> None:
+        self._store, self._source, self._check, self._alive = store, source, check, alive
         self._memory = state_dir / FILE
         known = read_json(self._memory) or {"format": FORMAT, "files": {}}
         if known.get("format") != FORMAT or not isinstance(known.get("files"), Mapping):
@@ -116,7 +121,8 @@ class ModelFiles:
             return str(known.get("sha256"))
         digest = hashlib.sha256()
         with path.open("rb") as stream:
-            while block := stream.read(_CHUNK):
+            while block := stream.read(BLOCK):
+                self._alive()
                 digest.update(block)
         if _marks(path) == marks:  # else somebody writes to it at this moment
             self._known[str(path)] = {"marks": marks, "sha256": digest.hexdigest()}
@@ -131,7 +137,8 @@ class ModelFiles:
         try:
             digest = hashlib.sha256()
             with origin.open("rb") as reading, part.open("wb") as writing:
-                while block := reading.read(_CHUNK):
+                while block := reading.read(BLOCK):
+                    self._alive()
                     digest.update(block)
                     writing.write(block)
                 writing.flush()

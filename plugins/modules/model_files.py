@@ -117,9 +117,13 @@ SPEC: dict[str, t.Any] = {
 def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
     """The module's result. FleetError when a file is missing or another one than wished, or another holds the host."""
     state_dir = Path(params["state_dir"])
-    if not check:
-        leases.check(state_dir, params["lease"])
-    files = ModelFiles(Path(params["models_dir"]), state_dir, Path(params["source"]) if params["source"] else None, check)
+
+    def alive() -> None:
+        if not check:
+            leases.check(state_dir, params["lease"])
+
+    alive()
+    files = ModelFiles(Path(params["models_dir"]), state_dir, Path(params["source"]) if params["source"] else None, check, alive)
     staged = files.stage(params["paths"], [Wish(one["path"], one["sha256"].lower()) for one in params["files"]])
     return {"changed": bool(staged.copied), "copied": staged.copied, "steps": staged.steps}
 

@@ -20,7 +20,7 @@ description:
     and starts a container from it that has the same devices and nothing to run. That container has no network and no volumes,
     and is removed at once.
   - A service that already runs as the file says is not asked about, since Compose leaves it as it is.
-  - Writes no file of the service. Images that were pulled stay.
+  - Writes no file of the service. Images that were pulled stay. A pull may last longer than O(lease), which is renewed meanwhile.
 extends_documentation_fragment:
   - gpuops.fleet.attributes
   - gpuops.fleet.attributes.full
@@ -173,13 +173,17 @@ def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
         deadline=params["timeout"],
         pull_deadline=params["pull_timeout"],
     )
-    if params["lease"] and not check:
-        leases.check(Path(params["state_dir"]), params["lease"])
+
+    def alive() -> None:
+        if params["lease"] and not check:
+            leases.check(Path(params["state_dir"]), params["lease"])
+
+    alive()
     if params["docker_socket"] is None:
         compose_hashes(wish)
         answer = Answer()
     else:
-        answer = Probe(wish, params["docker_socket"]).ask(check)
+        answer = Probe(wish, params["docker_socket"], alive).ask(check)
     found = {"devices": uuids, "probed": answer.probed, "pulled": answer.pulled, "runs": answer.runs, "settled": answer.settled}
     return {"changed": bool(answer.pulled), **found, "done": answer.done}
 

@@ -25,12 +25,13 @@ MISSING_PROGRAM = PREFIX + (
 )
 # Compose hashes what it understood of a service: here, the file's text and the value of GPU_0.
 DOCKER = """\
-import hashlib, json, os, string, sys
+import hashlib, json, os, string, sys, time
 here, words = {here!r}, sys.argv[1:]
 with open(os.path.join(here, "commands"), "a") as log:
     log.write(json.dumps(words) + "\\n")
 rules = json.load(open(os.path.join(here, "rules.json")))
 if "pull" in words:
+    time.sleep(rules.get("pull_s", 0))
     if rules.get("pull"):
         sys.exit(rules["pull"])
     with open(os.path.join(here, "pulled"), "a") as pulled:
@@ -182,7 +183,7 @@ class Command:
         self.answer()
 
     def answer(self, **rules: t.Any) -> None:
-        """``pull``: what a pull complains of; ``printed``: what ``config --format json`` prints."""
+        """``pull``: what a pull complains of, ``pull_s``: the seconds that it takes; ``printed``: what ``config --format json`` prints."""
         (self._home / "rules.json").write_text(json.dumps(rules), encoding="utf-8")
 
     def asked(self) -> list[list[str]]:

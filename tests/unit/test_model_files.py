@@ -12,6 +12,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.model_files import BLOCK, ModelFiles, Wish
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.runtimes import store_paths
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import manifest_text
@@ -127,3 +129,25 @@ def test_other_weights_are_another_version_and_none_are_as_before() -> None:
     assert read_manifest("m.yml", manifest_text(weights="[]")).digest() == plain
     first, second = (read_manifest("m.yml", manifest_text(weights=f"[{{path: a, sha256: {one * 64!r}}}]")).digest() for one in "01")
     assert len({plain, first, second}) == 3
+
+
+def test_the_lease_is_looked_at_while_files_are_copied_and_hashed_and_a_lost_one_ends_that(store: Store) -> None:
+    content = b"w" * (3 * BLOCK)
+    wish = Wish(WISH["path"], hashlib.sha256(content).hexdigest())
+    store.put(store.archive, content)
+    looks: list[int] = []
+
+    def alive() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            raise FleetError("the lease on this host was lost")
+
+    with pytest.raises(FleetError, match="lease on this host was lost"):
+        ModelFiles(store.store, store.state, store.archive, alive=alive).stage([], [wish])
+    assert list(store.target.parent.iterdir()) == []
+    looks[:] = [1] * 3
+    assert ModelFiles(store.store, store.state, store.archive, alive=alive).stage([], [wish]).copied == [wish.path]
+    assert len(looks) == 6
+    os.utime(store.target, (1, 1))  # what is remembered of it counts no longer
+    ModelFiles(store.store, store.state, store.archive, alive=alive).stage([], [wish])
+    assert len(looks) == 9

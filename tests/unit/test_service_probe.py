@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuops.fleet.plugins.module_utils import lease as leases
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import Engine as Client
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine_probe import Answer, Probe, Wish, device_requests, gives_devices
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -505,3 +506,28 @@ def test_with_a_lost_lease_nothing_is_started(door: Door) -> None:
     assert result["failed"]
     assert result["msg"].startswith("ocr-1: ")
     assert door.world.engine.calls == []
+
+
+def test_a_pull_that_lasts_longer_than_the_lease_does_not_lose_the_host(door: Door, tmp_path: Path) -> None:
+    lease, _over = leases.acquire(tmp_path / "state", "alice", "deploy", 2)
+    door.world.engine.images.clear()
+    door.world.command.answer(pull_s=3.5)
+    result = door.ask(lease=lease.token)
+    assert (result["failed"], result["pulled"]) == (False, [IMAGE])
+    found = leases.holder_now(tmp_path / "state")
+    assert found is not None
+    assert (found.holder, found.token) == ("alice", lease.token)
+
+
+def test_a_pull_ends_when_the_host_is_lost_meanwhile(door: Door, tmp_path: Path) -> None:
+    lease, _over = leases.acquire(tmp_path / "state", "alice", "deploy", 60)
+    door.world.engine.images.clear()
+    door.world.command.answer(pull_s=60)
+    thief = threading.Timer(1, leases.release, (tmp_path / "state", None, True))
+    thief.start()
+    begun = time.monotonic()
+    result = door.ask(lease=lease.token)
+    thief.join()
+    assert result["msg"].startswith("ocr-1: the lease on this host ran out or was released; nothing more is changed")
+    assert time.monotonic() - begun < 30
+    assert (door.world.engine.pulled.exists(), door.world.engine.changes()) == (False, [])
