@@ -28,6 +28,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "found": {"type": "list", "elements": "str", "default": []},
     "resting": {"type": "dict", "default": {}},
     "only": {"type": "str"},
+    "versions": {"type": "dict", "default": {}},
 }
 
 
@@ -43,7 +44,8 @@ def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
         catalogue=Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data),
         stopped=frozenset(arguments["stopped"]),
     )
-    result = host_rollouts(site, arguments["changed"], arguments["found"], arguments["resting"], arguments["only"] or None)
+    told = {key: arguments[key] for key in ("changed", "found", "resting", "versions")}
+    result = host_rollouts(site, only=arguments["only"] or None, **told)
     return {"changed": False, **result}
 
 

@@ -64,6 +64,13 @@ options:
   only:
     description: The one service that is served. All of them if left out.
     type: str
+  versions:
+    description:
+      - What the host keeps of each replica, as RV(gpuops.fleet.service_version_info#module:replicas). A version that failed here when it
+        was tried last is then not rolled again where an earlier one serves.
+      - If left out, it is tried again.
+    type: dict
+    default: {}
 seealso:
   - module: gpuops.fleet.host_plan
   - module: gpuops.fleet.mig
@@ -109,6 +116,14 @@ lines:
   type: list
   elements: str
   sample: ['receipt-ocr-1: new version; beside the old one on gpu-prod-01 1g.10gb@4']
+held:
+  description: A line for each service of which replicas are left at the version that serves, for the wished one failed here. By its name.
+  returned: success
+  type: dict
+  sample:
+    receipt-ocr: >-
+      receipt-ocr-1: version 5 failed here at 2026-11-21T12:00:00Z (container is unhealthy after 9 s) and is not tried again;
+      version 4 serves on. Change the manifest, or try it again by playbook deploy
 services:
   description: The services that are served, in the order of the plan.
   returned: success
@@ -120,7 +135,7 @@ services:
       type: str
       sample: receipt-ocr
     replicas:
-      description: Its replicas here.
+      description: Its replicas here, without those that are left as they are (RV(held)).
       type: list
       elements: str
       sample: [receipt-ocr-1]

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import device_of, managed, name_of
+from ansible_collections.gpuops.fleet.plugins.module_utils.versions import FAILED
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import HostPlan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site, Surge, Surges, project_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines
@@ -22,25 +23,36 @@ _PROVING = ("running", "healthy", "probe", "gpu", "warm_up")
 
 
 def host_rollouts(
-    site: Site, changed: Collection[str], found: Iterable[str] = (), resting: Mapping[str, Data] | None = None, only: str | None = None
+    site: Site,
+    changed: Collection[str],
+    found: Iterable[str] = (),
+    resting: Mapping[str, Data] | None = None,
+    only: str | None = None,
+    versions: Mapping[str, Data] | None = None,
 ) -> dict[str, t.Any]:
     """What the play on one host is told.
 
     ``changed``: replicas that would get other files. ``found``: projects of surges whose directories are on the host. ``resting``: services
-    that somebody stopped: ``by``, ``since`` and ``reason``. ``only``: the one service that is served. Returns ``layout`` (the plan's, with
-    the slices of surges that are there still), ``restore``, ``gone`` (surges that are in the plan's way, or of which only files are left),
-    ``lines`` for people and ``services``: for each ``service`` that is served ``replicas``, ``rolled`` (those that run and would get other
-    files), ``left`` (its surge is there still), ``surge`` (:meth:`Surge.data`, empty without room), ``reason`` and ``line``.
+    that somebody stopped: ``by``, ``since`` and ``reason``. ``only``: the one service that is served. ``versions``: of each replica the
+    ``versions`` that the host keeps and the number of the ``serving`` one; what failed here last is then not rolled again. Returns
+    ``layout`` (the plan's, with the slices of surges that are there still), ``restore``, ``gone`` (surges that are in the plan's way, or
+    of which only files are left), ``lines`` for people, ``held`` (a line for each service of which replicas serve on by an earlier
+    version) and ``services``: for each ``service`` that is served ``replicas`` (without those), ``rolled`` (those that run and would get
+    other files), ``left`` (its surge is there still), ``surge`` (:meth:`Surge.data`, empty without room), ``reason`` and ``line``.
     """
     surges = Surges(site)
     left = surges.leftovers()
     services = []
+    held: dict[str, str] = {}
     rests = {} if resting is None else resting
     for service in site.services():
         if service in rests or only not in (None, service):
             continue
         replicas = [name_of(line) for line in site.plan.data["services"] if line["service"] == service]
         rolled = [name for name in replicas if name in changed and site.running(name) is not False]
+        if rolled and (failed := _failed_last(site, service, versions or {})):
+            held[service] = f"{', '.join(rolled)}: {failed}"
+            replicas, rolled = [name for name in replicas if name not in rolled], []
         place = surges.place(service) if rolled or service in left else ""
         services.append(
             {
@@ -59,12 +71,25 @@ def host_rollouts(
         "layout": surges.layout(),
         "restore": surges.restore(),
         "gone": sorted({*found, *stray} - kept),
+        "held": held,
         "lines": [
             *(str(each["line"]) for each in services if each["line"]),
             *(f"{name} on {site.name} is {_stop_words(rests[name])}, and is left so" for name in site.services() if name in rests),
         ],
         "services": services,
     }
+
+
+def _failed_last(site: Site, service: str, versions: Mapping[str, Data]) -> str:
+    """Why the wished version of a service is not tried again; empty unless it was the last that failed here, and an earlier one serves."""
+    for line in site.plan.data["services"]:
+        known = versions.get(name_of(line), {})
+        last = (known.get("versions") or [{}])[-1]
+        wished = line["service"] == service and (last.get("outcome"), last.get("digest")) == (FAILED, line["manifest"])
+        if wished and known.get("serving") is not None:
+            tried = f"version {last['number']} failed here at {last['since']} ({last['reason']}) and is not tried again"
+            return f"{tried}; version {known['serving']} serves on. Change the manifest, or try it again by playbook deploy"
+    return ""
 
 
 def _stop_words(stop: Data) -> str:

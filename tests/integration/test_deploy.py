@@ -105,6 +105,20 @@ def test_a_version_that_is_never_healthy_leaves_the_old_one_and_the_play_says_so
     assert (fleet.world.running(), fleet.slices(), fleet.held()) == ({"ocr-1": TWO}, slices, False)
 
 
+def test_apply_does_not_try_again_what_failed_and_says_so(fleet: Fleet) -> None:
+    """Deploy did, and the plan asks for it still."""
+    mark = len(fleet.world.log)
+    for options in (("--check",), ()):
+        refused = fleet.site.play("apply", *options)
+        assert refused.status != 0
+        assert re.fullmatch(
+            r"ocr-1: version \d+ failed here at \S+Z \(.*\) and is not tried again; version \d+ serves on\. "
+            r"Change the manifest, or try it again by playbook deploy",
+            refused.message(),
+        )
+    assert (fleet.since(mark), fleet.world.running(), fleet.held()) == ([], {"ocr-1": TWO}, False)
+
+
 def test_one_command_goes_back_to_what_served(fleet: Fleet) -> None:
     """The manifest still asks for the version that failed."""
     back = fleet.site.done("rollback", "-e", "service=ocr", "--diff")

@@ -252,6 +252,38 @@ def test_only_replicas_that_run_are_rolled_and_who_rests_is_told() -> None:
     assert [each["service"] for each in host_rollouts(site, [], only="face")["services"]] == ["face"]
 
 
+def test_what_failed_here_last_is_not_rolled_again_where_an_earlier_version_serves() -> None:
+    site = site_of(
+        [manifest_text("ocr", replicas="2", ports=PORTS), manifest_text("face", ports=PORTS)], [gpu_facts()], fleet_gpu_modes=["mig"]
+    )
+    wished = next(line["manifest"] for line in site.plan.data["services"] if line["service"] == "ocr")
+    replaced = {"number": 3, "digest": wished, "outcome": "replaced", "since": "t3", "reason": ""}
+    good = {"number": 4, "digest": "sha256:old", "outcome": "serving", "since": "t4", "reason": ""}
+    bad = {"number": 5, "digest": wished, "outcome": "failed", "since": "t5", "reason": "it is not healthy"}
+    changed = ["ocr-1", "ocr-2", "face-1"]
+
+    def told(
+        *versions: dict[str, t.Any], serving: int | None = 4, site: Site = site
+    ) -> tuple[list[str], dict[str, list[str]], dict[str, str]]:
+        found = host_rollouts(site, changed, versions={"ocr-1": {"versions": list(versions), "serving": serving}})
+        return found["lines"], {each["service"]: each["replicas"] for each in found["services"]}, found["held"]
+
+    everybody = {"face": ["face-1"], "ocr": ["ocr-1", "ocr-2"]}
+    lines, replicas, held = told(good, bad)
+    assert [line.partition(":")[0] for line in lines] == ["face-1"]
+    assert replicas == {**everybody, "ocr": []}
+    assert held == {
+        "ocr": "ocr-1, ocr-2: version 5 failed here at t5 (it is not healthy) and is not tried again; version 4 serves on. "
+        "Change the manifest, or try it again by playbook deploy"
+    }
+    another = {**bad, "digest": "sha256:new"}
+    for case in (told(replaced, good), told(good, another), told(good, bad, another), told(good, bad, {**good, "number": 6})):
+        assert case[1:] == (everybody, {})
+    assert told(bad, serving=None)[1:] == (everybody, {})
+    less = {**site.facts, "containers": [each for each in site.facts["containers"] if each["project"] != "ocr-2"]}
+    assert told(good, bad, site=with_facts(site, less))[1] == {**everybody, "ocr": ["ocr-2"]}
+
+
 # ---- many hosts
 
 NEEDS = [
