@@ -108,6 +108,11 @@ left_alone:
   returned: success
   type: dict
   sample: {receipt-ocr: "stopped by alice (its customer left) since 2026-11-21T12:00:00Z"}
+over:
+  description: Replicas whose lease has ended (M(gpuops.fleet.service_lease)) and that nothing may start, and why in words, by their names.
+  returned: success
+  type: dict
+  sample: {claims-lab-1: "its lease is over since 2026-12-01T12:00:00Z: extend it, or remove the manifest"}
 """
 
 import hashlib
@@ -115,7 +120,7 @@ import typing as t
 from pathlib import Path
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuops.fleet.plugins.module_utils import stopped
+from ansible_collections.gpuops.fleet.plugins.module_utils import service_leases, stopped
 from ansible_collections.gpuops.fleet.plugins.module_utils import versions as kept
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 
@@ -141,6 +146,7 @@ def run(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
         "surges": _surges(Path(params["services_dir"])),
         "stopped": stops,
         "left_alone": {one: stopped.words(stop) for one, stop in stops.items()},
+        "over": {one: service_leases.ended_words(record) for one, record in service_leases.ended_records(state_dir).items()},
     }
 
 

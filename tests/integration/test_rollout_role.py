@@ -14,10 +14,12 @@ import subprocess
 import sys
 import typing as t
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.gpuops.fleet.plugins.module_utils import service_leases as leases
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifest
 from compose_world import Behaviour, World, answers, compose_world, in_path
 from fleet_site import REPOSITORY, demo
@@ -363,6 +365,24 @@ def test_a_service_that_somebody_stopped_stays_so_until_that_is_taken_back(serve
     again = served.bring(NEW)
     assert again.status == 0, again.output
     assert served.world.running() == {"ocr-1": NEW}
+
+
+def test_what_was_in_the_way_is_not_started_again_when_its_lease_has_ended(served: Place) -> None:
+    terms = leases.Terms(1, 0, None, 0.05)
+
+    def ended(_found: dict[str, leases.Record]) -> dict[str, leases.Record]:
+        now = datetime.now(UTC)
+        return {"ocr-1": leases.end(leases.grant(None, "ocr", 1, "claims", terms, now), "lease over", now)}
+
+    assert served.state("stopped").status == 0
+    leases.change(served.home / "state", ended, None, False)
+    left = served.state("resumed")
+    assert (left.status, left.changed, served.world.running()) == (0, 0, {})
+    assert "ocr-1: its lease is over since " in left.output
+    assert "playbook extend starts it again" in left.output
+    leases.change(served.home / "state", lambda _found: {}, None, False)
+    assert served.state("resumed").status == 0
+    assert served.world.running() == {"ocr-1": GOOD}
 
 
 @pytest.mark.parametrize("surge", [True, False], ids=["side by side", "stop first"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 import typing as t
 from pathlib import Path
@@ -357,6 +358,16 @@ def test_whoever_stopped_a_service_first_is_named_until_it_is_taken_back(door: D
     assert left[1].startswith("stopped by alice (its customer left) since 20")
     assert door.call("service_stopped", service="receipt-ocr", state="absent")["stopped"] == {}
     assert door.call("service_stopped", service="receipt-ocr", state="absent")["changed"] is False
+
+
+def test_a_replica_whose_lease_has_ended_is_named_and_one_whose_lease_runs_is_not(door: Door) -> None:
+    for replica in (1, 2):
+        granted = door.call("service_lease", service="lab", replica=replica, team="claims", days=1, docker_socket=str(door.home / "none"))
+        assert not granted["failed"]
+    door.call("service_lease", service="lab", replica=2, state="ended", by="alice", docker_socket=str(door.home / "none"))
+    ((name, words),) = door.call("service_version_info", name="lab-1")["over"].items()
+    assert name == "lab-2"
+    assert re.fullmatch(r"its lease is over since \S+Z \(ended by alice\): extend it, or remove the manifest", words)
 
 
 @pytest.mark.parametrize("text", ["{}", '{"format": 1, "services": {"a": {}}}', '{"format": 2, "services": {}}', "["])
