@@ -46,6 +46,11 @@ def runtime_container(
     return runtimes.container(runtime_data(), manifest, placement, memory_mib, list(secrets), name)
 
 
+def is_job(manifest: compose.Data) -> bool:
+    """Whether a replica runs to its end once, as its runtime does; False where no manifest is known."""
+    return bool(runtimes.entry(runtime_data(), str(manifest.get("runtime")))["job"])
+
+
 def warm_up(manifest: compose.Data) -> dict[str, t.Any]:
     """The request that a new version has to answer before it gets others': see ``runtimes.warm_up``."""
     return runtimes.warm_up(runtime_data(), manifest)
@@ -69,6 +74,7 @@ class FilterModule:
             "compose_value": compose.compose_value,
             "device_memory_mib": runtimes.device_memory_mib,
             "health_command": compose.health_command,
+            "is_job": is_job,
             "model_volumes": runtimes.model_volumes,
             "mps_environment": compose.mps_environment,
             "mps_volumes": compose.mps_volumes,

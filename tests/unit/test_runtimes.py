@@ -16,7 +16,7 @@ from email.parser import BytesParser
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.fleet.plugins.filter.compose import runtime_data
+from ansible_collections.gpuops.fleet.plugins.filter.compose import is_job, runtime_data
 from ansible_collections.gpuops.fleet.plugins.filter.compose import warm_up as warm_up_filter
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import runtimes, speech, triton
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifest
@@ -436,6 +436,11 @@ def test_what_must_not_run_twice_at_once_is_told_to_whoever_plans_rollouts() -> 
     alone = set(NAMES) - set(runtimes.names(runtime_data(), "beside"))
     assert alone == {"batch", "notebook"} == set(surge._ALONE)
     assert list(runtimes.names(runtime_data(), "job")) == ["batch"]
+    assert [name for name in NAMES if is_job({"runtime": name})] == ["batch"]
+    assert not is_job({"runtime": "a-template-of-the-site"})
+    assert not is_job({})
+    # Nothing else knows a job by its name.
+    assert "batch" not in (Path(__file__).resolve().parents[2] / "roles/model_service/vars/main.yml").read_text(encoding="utf-8")
 
 
 def row(name: str) -> str:
