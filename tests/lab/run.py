@@ -25,6 +25,7 @@ from lab.errors import LabError
 from lab.places import LAB, LOGS, REPOSITORY
 from lab.site import Site, last_failure, log_of, prepare, scenarios
 from lab.stories import STORIES
+from lab.stories_rollout import ACTS, tell_acts
 from lab.turn import turn
 
 # What CI runs.
@@ -156,12 +157,14 @@ def shell(name: str) -> None:
     print(f"when done:  .venv/bin/python {script} down {name}")
 
 
-def verify(name: str) -> int:
-    """Tells the story of a scenario that is up; the exit status."""
+def verify(name: str, acts: t.Sequence[str] = ()) -> int:
+    """Tells the story of a scenario that is up, or only these acts of those that a rollout's stories have; the exit status."""
     site = Site(name)
     if name not in STORIES:
         raise LabError(f"there is no story of '{name}' in tests/lab/stories.py")
-    found = list(STORIES[name](site))
+    if unknown := sorted(set(acts) - set(ACTS)):
+        raise LabError(f"there is no act {', '.join(unknown)}; there are: {', '.join(ACTS)}")
+    found = list(tell_acts(site, acts) if acts else STORIES[name](site))
     for problem in found:
         print(f"lab: {problem}", file=sys.stderr)
     if found:
@@ -179,7 +182,7 @@ def act(arguments: argparse.Namespace) -> int:
         with turn(process.TEST, f"test {' '.join(chosen)}", say):
             return run_all(chosen)
     if arguments.verb == "verify":
-        return verify(arguments.scenario)
+        return verify(arguments.scenario, arguments.acts)
     if arguments.verb == "down":
         for name in [arguments.scenario] if arguments.scenario else scenarios():
             Site(name).down()
@@ -212,9 +215,11 @@ def main() -> int:
     test = verbs.add_parser("test", help="run scenarios")
     test.add_argument("scenarios", nargs="*", help=f"which ones; without any: {' '.join(SMOKE)}")
     test.add_argument("--all", action="store_true", help="every scenario")
+    tell = verbs.add_parser("verify", help="tell its story, or some acts of a rollout's")
+    tell.add_argument("scenario")
+    tell.add_argument("acts", nargs="*", help="without any: the whole story")
     for verb, text, default in (
         ("up", "boot a scenario's guests", None),
-        ("verify", "ask its services", None),
         ("down", "end them; without a name, end everything that the lab of this checkout runs", ""),
         ("shell", "boot them and say how to enter", SMOKE[0]),
     ):

@@ -16,6 +16,7 @@ import time
 import typing as t
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from lab import asking
 from lab.breaking import MEDDLE, REMAKE
@@ -38,8 +39,12 @@ SECRETS = {SERVICE: "secret-of-claims-5f1c", OTHER: "secret-of-cards-9e27"}
 UP_SECONDS = 120.0
 ONLY = ("-e", f"service={SERVICE}")
 LEASE_SECONDS = 90
+# Requests that a rollout has to see; what it lacks of them comes after it.
+LEAST = 2000
 # An emulated processor reads a receipt for half a minute: more of them would be the rollout's own load.
 RECEIPT_PAUSE = 300.0
+# What an image's answers say, by its tag.
+VERSIONS = {"lab": 1, "two": 2}
 MISSING = "registry.example:5000/claims/receipt-ocr@sha256:" + "0" * 64
 
 
@@ -58,6 +63,17 @@ class World:
     def manifest(self) -> t.Any:
         """The manifest that its owner changes."""
         return self.site.home / "manifests" / f"{SERVICE}.yml"
+
+    @property
+    def tag(self) -> str:
+        """Which image the manifest asks for: ``lab`` is version 1, ``two`` version 2."""
+        text = self.manifest.read_text(encoding="utf-8")
+        return next(tag for tag in VERSIONS if f"image: {self.site.image(tag)}" in text)
+
+    @property
+    def other(self) -> str:
+        """The good version that the manifest does not ask for."""
+        return next(tag for tag in VERSIONS if tag != self.tag)
 
     @property
     def port(self) -> int:
@@ -87,9 +103,12 @@ class World:
         return {name: ident for name, ident in (line.split() for line in lines) if name.startswith(SERVICE)}
 
 
-def settled(world: World, image: str) -> Iterator[str]:
-    """One line for everything that is not as it has to be when ``image`` is rolled out and nobody is at work."""
-    yield from asking.problems(world.site)
+def settled(world: World, image: str, read: bool = False) -> Iterator[str]:
+    """One line for everything that is not as it has to be when ``image`` is rolled out and nobody is at work.
+
+    ``read``: each replica reads a receipt as well, for which an emulated processor takes half a minute.
+    """
+    yield from asking.problems(world.site, read=read)
     seen = asking.look(world.guest)
     for name, container in sorted(seen.containers.items()):
         if name.startswith(f"{SERVICE}-surge"):
@@ -199,31 +218,34 @@ def planted(site: Site) -> Iterator[str]:
 
 
 def good(world: World) -> Iterator[str]:
-    """Version 2 takes the place of version 1 under load, receipts among it; the seconds of each step are written down."""
-    two = world.site.image("two")
+    """The other version takes the place of the one that serves, under load, receipts among it; the seconds of each step are kept."""
+    old, new = VERSIONS[world.tag], VERSIONS[world.other]
+    image = world.site.image(world.other)
     with world.load() as load:
         load.wait_for(lambda account: len(account.answers) >= 30, UP_SECONDS)
         changed = time.time()
-        world.want(two)
+        world.want(image)
         play = Play(world.site, "deploy", *ONLY)
         while not play.ended:
             yield from receipt_read(world)
             play.rest(RECEIPT_PAUSE)
         status = play.end()
-        load.wait_for(lambda account: account.first(2, time.time() - 5), UP_SECONDS)
-    print(f"deploy of version 2: {load.account}", flush=True)
+        load.wait_for(lambda account: account.first(new, time.time() - 5) and len(account.answers) >= LEAST, UP_SECONDS)
+    what = f"deploy of version {new}"
+    print(f"{what}: {load.account}", flush=True)
     if status != 0:
-        yield f"deploy of version 2 ended with {status}: {' | '.join(play.reasons())[:400]}"
-    yield from _unanswered("deploy of version 2", load.account, 1000)
-    yield from _times(world, changed, play, load.account)
-    yield from settled(world, two)
+        yield f"{what} ended with {status}: {' | '.join(play.reasons())[:400]}"
+    yield from _unanswered(what, load.account, LEAST)
+    yield from _times(world, changed, play, load.account, (old, new))
+    yield from settled(world, image, read=True)
 
 
-def _times(world: World, changed: float, play: Play, account: Account) -> Iterator[str]:
+def _times(world: World, changed: float, play: Play, account: Account, versions: tuple[int, int]) -> Iterator[str]:
     """Writes from the change of the manifest to the first answer of the new version, split by step."""
-    first, last = account.first(2), account.last(1)
+    old, new = versions
+    first, last = account.first(new), account.last(old)
     if first is None or last is None:
-        yield f"deploy of version 2: no answer of version {2 if first is None else 1} was seen"
+        yield f"deploy of version {new}: no answer of version {new if first is None else old} was seen"
         return
     tasks = [task for task in play.tasks() if task.seconds >= 0.05]
     until = [task for task in tasks if task.began < first]
@@ -233,7 +255,7 @@ def _times(world: World, changed: float, play: Play, account: Account) -> Iterat
         steps[name] = steps.get(name, 0.0) + min(task.seconds, first - task.began)
     told = {
         "first_answer_s": round(first - changed, 1),
-        "last_request_of_version_1_s": round(last - changed, 1),
+        "last_request_of_the_old_version_s": round(last - changed, 1),
         "play_s": round(play.lines[-1][0] - changed, 1),
         "steps_to_first_answer_s": {name: round(seconds, 1) for name, seconds in steps.items()},
         "tasks": [{"task": task.name, "at_s": round(task.began - changed, 1), "seconds": round(task.seconds, 1)} for task in tasks],
@@ -243,7 +265,7 @@ def _times(world: World, changed: float, play: Play, account: Account) -> Iterat
     LOGS.mkdir(parents=True, exist_ok=True)
     (LOGS / "rollout-times.json").write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     split = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in steps.items() if seconds >= 0.5)
-    print(f"from the manifest's change to the first answer of version 2: {first - changed:.0f} s ({split})", flush=True)
+    print(f"from the manifest's change to the first answer of version {new}: {first - changed:.0f} s ({split})", flush=True)
 
 
 def phase(task: Task) -> str:
@@ -265,24 +287,24 @@ def _ledger(world: World) -> list[dict[str, t.Any]]:
 
 
 def back(world: World) -> Iterator[str]:
-    """One command brings version 1 back, under load, and the manifest says so."""
+    """One command brings the version before back, under load, and the manifest says so."""
+    image = world.site.image(world.other)
     with world.load() as load:
         status = (play := Play(world.site, "rollback", *ONLY)).end()
     print(f"rollback: {load.account} in {play.lines[-1][0] - play.began:.0f} s", flush=True)
     if status != 0:
         yield f"rollback ended with {status}: {' | '.join(play.reasons())[:400]}"
-    one = world.site.image("lab")
-    if f"image: {one}" not in world.manifest.read_text(encoding="utf-8"):
+    if f"image: {image}" not in world.manifest.read_text(encoding="utf-8"):
         yield "rollback left the manifest with another image than it rolled back to"
     if not re.search(r"revert", play.text, re.IGNORECASE):
         yield "rollback says nothing of the revert that Git needs"
     yield from _unanswered("rollback", load.account, 300)
-    yield from settled(world, one)
+    yield from settled(world, image)
 
 
 def refused(world: World, what: str, image: str, told: str, arguments: tuple[str, ...] = (), **changes: str) -> Iterator[str]:
     """A version that must not come: deploy fails with one line that says why, and the old containers answered all the time."""
-    one, before = world.site.image("lab"), world.homes()
+    before = world.homes()
     kept = world.manifest.read_text(encoding="utf-8")
     world.want(image, **changes)
     with world.load() as load:
@@ -301,7 +323,7 @@ def refused(world: World, what: str, image: str, told: str, arguments: tuple[str
     if "way" not in changes and world.homes() != before:
         yield f"{what}: the containers that served are not those that serve: {before} before, {world.homes()} now"
     world.manifest.write_text(kept, encoding="utf-8")
-    yield from (f"{what}: {problem}" for problem in settled(world, one))
+    yield from (f"{what}: {problem}" for problem in settled(world, world.site.image("lab")))
 
 
 def wrong_slice(world: World, how: str, told: str) -> Iterator[str]:
@@ -316,14 +338,13 @@ def wrong_slice(world: World, how: str, told: str) -> Iterator[str]:
     world.guest.ssh("cat > /root/meddle.py", "writing meddle.py", input=MEDDLE)
     put = "simctl set mig-uuid new && cd /usr/bin && mv nvidia-ctk nvidia-ctk.real && cat > nvidia-ctk && chmod 755 nvidia-ctk"
     world.guest.ssh(put, "putting something before nvidia-ctk", input=wrapper)
-    one = world.site.image("lab")
     try:
         problems = list(refused(world, f"wrong slice ({how})", world.site.image("two"), told))
     finally:
         world.guest.ssh("mv /usr/bin/nvidia-ctk.real /usr/bin/nvidia-ctk", "taking that back")
     yield from problems
     must_play(world.site, "deploy", *ONLY)
-    yield from (f"after a wrong slice ({how}): {problem}" for problem in settled(world, one))
+    yield from (f"after a wrong slice ({how}): {problem}" for problem in settled(world, world.site.image("lab")))
 
 
 def wrong_template(world: World) -> Iterator[str]:
@@ -346,13 +367,13 @@ def wrong_template(world: World) -> Iterator[str]:
     yield from refused(world, "wrong slice (template)", world.site.image("two"), taken, arguments, runtime="other-slice")
 
 
-def killed(world: World, step: str, after: float, image: str) -> Iterator[str]:
+def killed(world: World, step: str, after: float) -> Iterator[str]:
     """The controller dies ``after`` seconds of a step; every request is answered, and the next deploy finishes."""
-    world.want(image)
+    world.want(image := world.site.image(world.other))
     with world.load() as load:
         # Whoever comes next waits until the dead one's lease is over.
         play = Play(world.site, "deploy", *ONLY, "-e", f"fleet_lease_seconds={LEASE_SECONDS}")
-        reached = play.wait_for(rf"^TASK \[.*{step}")
+        reached = play.wait_for(rf"^TASK \[(.* : )?{step}\]")
         time.sleep(after)
         at, over = play.task(), play.ended
         play.kill()
@@ -368,9 +389,9 @@ def killed(world: World, step: str, after: float, image: str) -> Iterator[str]:
     yield from (f"{what}: {problem}" for problem in settled(world, image))
 
 
-def two_at_once(world: World, image: str) -> Iterator[str]:
+def two_at_once(world: World) -> Iterator[str]:
     """Two people deploy the service at once: one waits, is told who holds it, and both end well."""
-    world.want(image)
+    world.want(image := world.site.image(world.other))
     with world.load() as load:
         first = Play(world.site, "deploy", *ONLY, "-e", "fleet_holder=anna")
         if not first.wait_for(r"^TASK \[.*Hold the host"):
@@ -387,35 +408,73 @@ def two_at_once(world: World, image: str) -> Iterator[str]:
     yield from (f"two at once: {problem}" for problem in settled(world, image))
 
 
-# Where the controller dies, by the name of a task, and how many seconds after its begin.
+# --- stories ----------------------------------------------------------------------------------------------------------
+
+Act = t.Callable[[World], Iterator[str]]
+
+# Where the controller dies: the act's name, the name of a task, and how many seconds after its begin.
 DEATHS = (
-    ("Wait until it is fit for requests", 5.0),  # the surge runs and is not proven
-    ("Stop the old version", 2.0),  # the surge serves, the first replica is drained
-    ("Note that it is in its place", 1.0),  # it runs with the new version, its surge is there
-    ("Remove the surge", 1.0),
+    ("killed-begun", "Note that a rollout begins", 0.0),
+    ("killed-surge-starts", "Start the service", 1.0),
+    ("killed-surge-unproven", "Wait until it is fit for requests", 5.0),
+    ("killed-drained", "Stop the old version", 0.0),  # the surge serves, the first replica is drained
+    ("killed-stopped", "Note that it is stopped", 0.0),
+    ("killed-replaced", "Note that it is in its place", 0.0),  # it runs with the new version, its surge is there
+    ("killed-surge-goes", "Take a surge's address from the gateway", 1.0),
+    ("killed-slices", "Give the surges' slices back", 1.0),
 )
+BEGIN: dict[str, Act] = {
+    "begin": lambda world: settled(world, world.site.image(world.tag), read=True),
+    "inside": inside,
+    "doors": doors,
+    "good": good,
+    "inside-after": inside,
+    "back": back,
+    "two-at-once": two_at_once,
+}
+BROKEN: dict[str, Act] = {
+    "missing": lambda world: refused(world, "image missing", MISSING, "0000|manifest unknown|not found"),
+    "never-healthy": lambda world: refused(world, "never healthy", world.site.image("never-healthy"), "healthy"),
+    "crashing": lambda world: refused(world, "healthy, then crashing", world.site.image("crashing"), "status 3|crash"),
+    "stop-first": lambda world: refused(
+        world, "stop first, never healthy", world.site.image("never-healthy"), "serves again", way="stop-first"
+    ),
+    "template": wrong_template,
+    "vanish": lambda world: wrong_slice(world, "vanish", "nvidia.com/gpu=MIG-"),
+    "swap": lambda world: wrong_slice(world, "swap", "slice|device"),
+}
+KILLED: dict[str, Act] = {name: partial(killed, step=step, after=after) for name, step, after in DEATHS}
+END: dict[str, Act] = {"planted": lambda world: planted(world.site)}
+ACTS: dict[str, Act] = {**BEGIN, **BROKEN, **KILLED, **END}
+
+
+def tell_acts(site: Site, names: t.Iterable[str]) -> Iterator[str]:
+    """Acts, one after the other; each begins with version 1 or 2 rolled out and leaves it so. The broken ones take 1 to be the good one."""
+    (guest,) = site.guests()
+    world = World(site, guest, set(asking.look(guest).slices))
+    for name in names:
+        began = time.monotonic()
+        if name in BROKEN and world.tag != "lab":
+            world.want(site.image("lab"))
+            must_play(site, "deploy", *ONLY)
+        found = 0
+        for problem in ACTS[name](world):
+            found += 1
+            print(f"  {name}: {problem}", flush=True)
+            yield problem
+        print(f"act {name}: {found} problems, {time.monotonic() - began:.0f} s", flush=True)
 
 
 def rollout(site: Site) -> Iterator[str]:
-    """Everything above, in an order in which each begins with version 1 rolled out and leaves it so, or version 2."""
-    (guest,) = site.guests()
-    world = World(site, guest, set(asking.look(guest).slices))
-    one, two = site.image("lab"), site.image("two")
-    yield from settled(world, one)
-    yield from inside(world)
-    yield from doors(world)
-    yield from good(world)
-    yield from inside(world)
-    yield from back(world)
-    yield from refused(world, "image missing", MISSING, "0000|manifest unknown|not found")
-    yield from refused(world, "never healthy", site.image("never-healthy"), "healthy")
-    yield from refused(world, "healthy, then crashing", site.image("crashing"), "status 3|crash")
-    yield from refused(world, "stop first, never healthy", site.image("never-healthy"), "serves again", way="stop-first")
-    yield from wrong_template(world)
-    yield from wrong_slice(world, "vanish", "nvidia.com/gpu=MIG-")
-    yield from wrong_slice(world, "swap", "slice|device")
-    images = [two, one] * len(DEATHS)
-    for (step, after), image in zip(DEATHS, images, strict=False):
-        yield from killed(world, step, after, image)
-    yield from two_at_once(world, images[len(DEATHS)])
-    yield from planted(site)
+    """A good version comes and goes, and two deploys meet."""
+    yield from tell_acts(site, (*BEGIN, *END))
+
+
+def rollout_broken(site: Site) -> Iterator[str]:
+    """Bad versions, each in its own way: the old one serves."""
+    yield from tell_acts(site, (*BROKEN, *END))
+
+
+def rollout_killed(site: Site) -> Iterator[str]:
+    """The controller dies, step by step: the next deploy finishes."""
+    yield from tell_acts(site, (*KILLED, *END))

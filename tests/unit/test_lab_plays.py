@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from lab_world import processes, program, until
 
-from lab import plays
+from lab import plays, stories_rollout
 from lab.errors import LabError
 from lab.plays import Play
+from lab.run import verify
 
 # Its worker leads a session of its own, as those of ansible-core 2.19 do.
 WORDS = """
@@ -105,3 +106,17 @@ def test_a_play_that_does_not_end_is_ended(place: Place, monkeypatch: pytest.Mon
     with pytest.raises(LabError, match=r"^deploy did not end within 1 s; its last task: Release the host$"):
         play.end(1)
     assert time.monotonic() - started < 15
+
+
+def test_each_act_of_a_rollout_is_told_by_one_story(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(stories_rollout, "tell_acts", lambda _site, names: told.extend(names) or ())
+    for story in (stories_rollout.rollout, stories_rollout.rollout_broken, stories_rollout.rollout_killed):
+        assert list(story(t.cast("t.Any", None))) == []
+
+    assert sorted(told) == sorted([*stories_rollout.ACTS, *stories_rollout.END, *stories_rollout.END])
+
+
+def test_an_act_that_there_is_not_is_told_before_a_guest_is_asked() -> None:
+    with pytest.raises(LabError, match=r"there is no act kiled-drained; there are: begin, .*killed-drained"):
+        verify("rollout", ["good", "kiled-drained"])
