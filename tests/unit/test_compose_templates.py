@@ -43,6 +43,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     wanted["site"] = (str(site), {**http, "model_service_manifest": {**http["model_service_manifest"], "runtime": "site"}})
     wanted["no secret"] = (template("notebook"), {**notebook, "model_service_secrets": {}})
     wanted["writable"] = (template("triton"), {**triton, "model_service_read_only": False})
+    wanted["soon"] = (template("http"), {**http, "model_service_start_interval": 5})
     return render(home / "play", wanted)
 
 
@@ -248,6 +249,14 @@ def test_a_sites_own_template_gets_all_that_makes_a_container_safe(texts: dict[s
     (model,) = compose_config(plugin, texts["site"], case.gpus, tmp_path)["services"].values()
     check_device(case, model)
     check_hardening(case, model)
+
+
+def test_a_new_version_is_asked_for_its_health_soon_where_the_engine_knows_how(texts: dict[str, str], plugin: str, tmp_path: Path) -> None:
+    case = Case("http", "slice", "cdi")
+    assert compose_problems(texts["soon"]) == []
+    (model,) = compose_config(plugin, texts["soon"], case.gpus, tmp_path)["services"].values()
+    assert (model["healthcheck"]["start_interval"], model["healthcheck"]["interval"]) == ("5s", "30s")
+    assert "start_interval" not in texts[str(case)]
 
 
 def test_the_platform_can_leave_root_file_systems_writable_where_a_toolkit_needs_it(texts: dict[str, str]) -> None:
