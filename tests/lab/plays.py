@@ -26,7 +26,7 @@ from lab.site import Site
 PLAY_MARK = "GPUOPS_LAB_PLAY"
 TASK = re.compile(r"^(?:TASK|RUNNING HANDLER) \[(.*?)\] \*+$")
 REASON = re.compile(r"^(?:fatal|failed|ERROR|\[ERROR\]).*", re.MULTILINE)
-PLAY_SECONDS = 1800.0
+PLAY_SECONDS = 3600.0
 
 
 class Task(t.NamedTuple):
