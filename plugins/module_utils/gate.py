@@ -29,6 +29,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.services import liste
 STEPS = ("running", "healthy", "probe", "gpu", "warm_up", "settle")
 POLL_S = 0.5
 LOG_LINES = 50
+_CHUNK = 64 * 1024  # bytes
 _ASK_S = 10.0  # for one answer to the probe
 _CREATED = 201
 _LOST = (126, 127)  # what a shell says of a program that cannot be run or is not there; the engine says the same of an exec
@@ -354,7 +355,10 @@ def _ended(state: _Json, status: int, age: float) -> str:
 
 
 def _ask(request: Request, deadline: float) -> tuple[int | None, str]:
-    """Status of the answer, or None and why there is none. No proxy of the environment is asked, and no redirection is followed."""
+    """Status of the answer, or None and why there is none. No proxy of the environment is asked, and no redirection is followed.
+
+    What is answered is read to its end, within the request's time: one that streams for ever has answered.
+    """
     import urllib.error
     import urllib.request
     from http.client import HTTPException
@@ -366,10 +370,12 @@ def _ask(request: Request, deadline: float) -> tuple[int | None, str]:
     data = request.body.encode() if request.body or request.method == "POST" else None
     headers = {"Content-Type": request.content_type} if data is not None else {}
     seconds = max(0.1, min(request.timeout, deadline - time.monotonic()))
+    until = time.monotonic() + seconds
     try:
         made = urllib.request.Request(request.url, data=data, headers=headers, method=request.method)
         with urllib.request.build_opener(urllib.request.ProxyHandler({}), Stays()).open(made, timeout=seconds) as answer:
-            answer.read()
+            while answer.read1(_CHUNK) and time.monotonic() < until:
+                pass
             return int(answer.status), ""
     except urllib.error.HTTPError as error:
         error.close()

@@ -123,6 +123,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.fleet.plugins.module_utils import service_leases, stopped
 from ansible_collections.gpuops.fleet.plugins.module_utils import versions as kept
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.slices import DEVICES_FILE
 
 SURGE = "-surge"
 SPEC: dict[str, t.Any] = {
@@ -160,7 +161,8 @@ def _replica(versions: kept.Versions) -> dict[str, t.Any]:
 
 
 def _surges(services_dir: Path) -> list[str]:
-    return sorted(path.name for path in services_dir.glob(f"*{SURGE}") if path.is_dir())
+    """Others may have a directory of such a name: ours have this file, which is written first."""
+    return sorted(path.parent.name for path in services_dir.glob(f"*{SURGE}/{DEVICES_FILE}"))
 
 
 def main() -> None:

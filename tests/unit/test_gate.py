@@ -11,7 +11,7 @@ import threading
 import time
 import typing as t
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -360,6 +360,32 @@ def test_the_probe_and_the_warm_up_are_asked_until_the_model_is_loaded(engine: E
     assert [path for _method, path, _type, _body in asked] == ["/ready"] * 3 + ["/ocr"] * 2
     assert asked[-1] == ("POST", "/ocr", "application/json", b'{"image": ""}')
     assert seconds["warm_up"] is not None
+
+
+def test_an_answer_that_streams_for_ever_is_an_answer(engine: Engine) -> None:
+    engine.boxes["a"] = Box([running("healthy")])
+
+    class Stream(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):  # whoever reads hangs up at some time
+                while True:
+                    self.wfile.write(b"data: alive\n\n")
+                    time.sleep(0.02)
+
+        def log_message(self, *_: t.Any) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Stream) as made:
+        thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        warm_up = Request(f"http://127.0.0.1:{made.server_address[1]}/events", timeout=0.3)
+        seconds = passage(engine, replace(WISH, timeout=60, warm_up=warm_up))
+        made.shutdown()
+        thread.join()
+    assert seconds["warm_up"] is not None
+    assert seconds["warm_up"] < 30
 
 
 @pytest.mark.parametrize(("status", "found"), [(500, "answered 500"), (302, "answered 302")])

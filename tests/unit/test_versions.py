@@ -301,7 +301,9 @@ def test_check_mode_promises_the_first_version_before_its_files_are_there(door: 
 
 
 def test_a_host_that_keeps_nothing_says_so(door: Door) -> None:
-    (door.home / "services" / "ocr-surge").mkdir()
+    for name in ("ocr-surge", "voltage-surge"):
+        (door.home / "services" / name).mkdir()
+    (door.home / "services" / "ocr-surge" / "devices.json").touch()
     info = door.call("service_version_info", name="ocr-1")
     assert {key: info[key] for key in ("replicas", "surges", "stopped", "left_alone")} == {
         "replicas": {"ocr-1": {"versions": [], "serving": None, "compose": ""}},
