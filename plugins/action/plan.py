@@ -43,6 +43,8 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     :raises FleetError: something is wrong; nothing is written then.
     """
     plans = arguments["plans"]
+    fleet = os.path.join(plans, f"{FLEET}.yml")
+    last_fleet = door.read_text_or_none(fleet)
     planned = plan_fleet(
         door.read_texts(arguments["manifests"]),
         door.last_plans(plans, FLEET),
@@ -50,9 +52,10 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data),
         door.known_runtimes([*arguments["templates"], TEMPLATES]),
         move=Move(**arguments["move"]) if arguments.get("move") else None,
+        last_fleet=None if last_fleet is None else (fleet, last_fleet),
     )
     files = {os.path.join(plans, f"{name}.yml"): plan.text for name, plan in planned.plans.items()}
-    files[os.path.join(plans, f"{FLEET}.yml")] = planned.fleet
+    files[fleet] = planned.fleet
     before = {path: door.read_text_or_none(path) for path in files}
     result = _result(planned, arguments["hosts"])
     if result["unread"]:

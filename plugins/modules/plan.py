@@ -129,11 +129,15 @@ unplaced:
         gpu-prod-01: 2 GPUs without room for 30 GiB; what would help: gpu-prod-01 GPU-5c1f07aa has room for 3g.40gb at 4 only if
         face-match-1 (1g.10gb@6) moves
 rollouts:
-  description: How new versions come to replicas that run and stay where they are, one line for each service on each host.
+  description:
+    - How new versions come to replicas that run and stay where they are, one line for each service on each host.
+    - Then a line for each service whose C(route), C(rollout) or C(lease) changes, which no host's plan has.
   returned: success
   type: list
   elements: str
-  sample: ['receipt-ocr-1: new version; beside the old one on gpu-prod-01 1g.10gb@4']
+  sample:
+    - 'receipt-ocr-1: new version; beside the old one on gpu-prod-01 1g.10gb@4'
+    - 'llm-chat: route changes, no container is made anew'
 services:
   description: Every manifest by service name, with all defaults filled in, sizes in MiB, and C(need_mib), the GPU memory that it needs.
   returned: success

@@ -24,6 +24,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
     keep_host_plan,
     make_host_plan,
     read_plan,
+    read_settings,
+    settings_lines,
     unplaced_lines,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy, read_policy
@@ -40,7 +42,7 @@ Texts = Iterable[tuple[str, str]]
 class Planned:
     """What a run decided. ``plans``: of each host of the run, without those that are down and never had one; ``fleet``: the text
     of ``fleet.yml``; ``table``: lines for people; ``proposal``: where the services of hosts that could not be read would go;
-    ``rollouts``: how new versions come to replicas that stay where they are.
+    ``rollouts``: how new versions come to replicas that stay where they are, and whose route, rollout or lease changes.
     """
 
     plans: Mapping[str, HostPlan]
@@ -61,6 +63,7 @@ def plan_fleet(
     runtimes: Collection[str] = (),
     found: Iterable[Placement] | None = None,
     move: Move | None = None,
+    last_fleet: tuple[str, str] | None = None,
 ) -> Planned:
     """Decide for a fleet.
 
@@ -68,7 +71,7 @@ def plan_fleet(
     ``hosts``: name -> {facts, policy}, and where nobody reaches it ``down: true`` (a person says so) or ``unread: why`` (found out just
     now); both are planned as gone, and their facts may be None. ``runtimes``: the compose templates that exist. ``found``: of an
     adoption, the places that no last plan knows and that count as if one did; GPUs in MIG mode are then listed even where nobody
-    is on them. ``move``: a replica that a person wants on another host.
+    is on them. ``move``: a replica that a person wants on another host. ``last_fleet``: (path, text) of ``fleet.yml``, None for none.
 
     :raises FleetError: anything wrong in any of them, each problem on its own line.
     """
@@ -89,15 +92,29 @@ def plan_fleet(
         elif last is not None:
             plans[host.name] = keep_host_plan(host, solution, facts, digests, adopted, last)
     unplaced = unplaced_lines(solution.unplaced)
+    settings = {manifest.service: manifest.settings() for manifest in manifests}
+    known = None if last_fleet is None else read_settings(*last_fleet)
+    # One that was written before there were settings says nothing of them, and is not written again for that alone.
+    fleet, bare = fleet_text(unplaced, settings), fleet_text(unplaced)
+    if (
+        last_fleet is not None
+        and known is None
+        and last_fleet[1] == bare
+        and all(plan is previous.get(name) for name, plan in plans.items())
+    ):
+        fleet = bare
     return Planned(
         plans=plans,
-        fleet=fleet_text(unplaced),
+        fleet=fleet,
         unplaced=unplaced,
         services={manifest.service: manifest.data() for manifest in manifests},
         table=_table(states, solution, before, manifests),
         notes=_notes(states, previous, solution),
         proposal=_proposal(states, before, solution, hosts),
-        rollouts=_rollouts(plans, previous, hosts, policies, manifests, catalogue),
+        rollouts=[
+            *_rollouts(plans, previous, hosts, policies, manifests, catalogue),
+            *(settings_lines(known, settings, {line["service"] for line in lines}, changed) if known is not None else ()),
+        ],
     )
 
 

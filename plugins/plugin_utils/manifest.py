@@ -29,8 +29,10 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Locate
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.runtime_rules import SPREADING, check_runtime
 
 SCHEMA = 1
+# Parts that no host's plan has, and that a deploy carries out all the same: no container is made anew for them.
+SETTINGS = ("route", "rollout", "lease")
 # Fields whose change alone is no reason to touch a replica that runs.
-NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description", "route", "rollout", "lease"})
+NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description", *SETTINGS})
 # Fields that came with a later release: where they are not used, they must not make every plan before it stale.
 _LATER = frozenset({"triton", "speech", "weights"})
 # The collection pins a replica to its slice by the device request alone; these would fight with it.
@@ -391,13 +393,28 @@ class Manifest:
         data["need_mib"] = self.need_mib()
         return data
 
+    def settings(self) -> dict[str, str]:
+        """``sha256:`` of each of the parts ``SETTINGS`` that says anything, of what is not the default: a default that a later release
+        brings is no change."""
+        found = {}
+        for name in SETTINGS:
+            part = getattr(self.model, name)
+            said = None if part is None else part.model_dump(by_alias=True, exclude_defaults=True)
+            if said or (said is not None and name != "rollout"):  # everybody has a rollout
+                found[name] = _digest(said)
+        return found
+
     def digest(self) -> str:
         """``sha256:`` of all that a replica is made from; a change of the number of replicas or of the priority is none."""
         data = {key: value for key, value in self.data().items() if key not in NOT_RENDERED}
         data = {key: value for key, value in data.items() if key not in _LATER or value}
         data["gpu"] = {key: value for key, value in data["gpu"].items() if key != "sharing" or value is not None}
-        text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
-        return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
+        return _digest(data)
+
+
+def _digest(data: t.Any) -> str:
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return "sha256:" + hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def read_manifest(path: str, text: str) -> Manifest:

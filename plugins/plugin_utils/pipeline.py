@@ -12,15 +12,13 @@ from dataclasses import dataclass, field
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import managed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Field, Strict, check
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import SETTINGS, Manifest
 
 Data = Mapping[str, t.Any]
 Key = tuple[str, int]
 
 # What happens to a replica; the first three are what GitLab's report widget counts.
 CREATE, UPDATE, DELETE, KEEP = "create", "update", "delete", "keep"
-# Parts of a manifest that plans do not have, and that a deploy carries out all the same.
-SETTINGS = ("route", "rollout", "lease")
 
 
 @dataclass(frozen=True)
@@ -193,10 +191,8 @@ def compare(
     waits. ``everything``: every service counts as changed where it is.
     """
     before, after = _lines(last), _lines(new)
-    touched = frozenset(
-        name for name, service in services.items() if name in old_services and old_services[name].settings != service.settings
-    )
-    replicas = tuple(_replica(key, before.get(key), after.get(key), key[0] in touched) for key in sorted({*before, *after}))
+    touched = {name: _other_settings(old_services[name], service) for name, service in services.items() if name in old_services}
+    replicas = tuple(_replica(key, before.get(key), after.get(key), touched.get(key[0], "")) for key in sorted({*before, *after}))
     known = {**old_services, **services}
     for waits in (pending or {}).values():
         for name, words in waits.items():
@@ -210,6 +206,10 @@ def compare(
         if host not in busy and host not in down and plan["layout"] != (last.get(host) or {"layout": []})["layout"]
     }
     return Changes(replicas, work, layouts, known, _gpus(last, new), tuple(each for each in found if each.host in down))
+
+
+def _other_settings(old: Service, new: Service) -> str:
+    return ", ".join(part for part in SETTINGS if old.settings.get(part) != new.settings.get(part))
 
 
 def _lines(plans: Mapping[str, Data]) -> dict[Key, tuple[str, Data]]:
@@ -227,7 +227,7 @@ def place_of(line: Data) -> str:
     return f"{gpus} {line['profile']}@{line['start']}" if "profile" in line else f"{gpus} {line['mode']}"
 
 
-def _replica(key: Key, before: tuple[str, Data] | None, after: tuple[str, Data] | None, touched: bool) -> Replica:
+def _replica(key: Key, before: tuple[str, Data] | None, after: tuple[str, Data] | None, touched: str) -> Replica:
     if before is None or after is None:
         action, why = (CREATE, "new") if before is None else (DELETE, "not wanted any more, or without a place")
         return Replica(*key, action, before, after, why)
@@ -241,7 +241,7 @@ def _replica(key: Key, before: tuple[str, Data] | None, after: tuple[str, Data] 
     if before[1]["ports"] != after[1]["ports"]:
         reasons.append("other ports")
     if touched:
-        reasons.append("other settings (route, rollout or lease): nothing is restarted")
+        reasons.append(f"other {touched}: nothing is restarted")
     return Replica(*key, UPDATE if reasons else KEEP, before, after, ", ".join(reasons) or "as it is")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import typing as t
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.module_utils import plan_record
@@ -316,9 +316,40 @@ def to_text(plan: Data) -> str:
     )
 
 
-def fleet_text(unplaced: Iterable[Data]) -> str:
-    """The text of ``fleet.yml``: what belongs to no host."""
-    return "\n".join(["plan: 1", *_lines("unplaced", list(unplaced)), ""])
+class _Fleet(Strict):
+    plan: t.Literal[1]
+    unplaced: list[dict[str, t.Any]] = Field(default_factory=list)
+    settings: list[dict[str, str]] | None = None
+
+
+Settings = Mapping[str, Mapping[str, str]]
+
+
+def fleet_text(unplaced: Iterable[Data], settings: Settings | None = None) -> str:
+    """The text of ``fleet.yml``: what belongs to no host. ``settings``: digests by service and part; None: nobody knows them."""
+    known = [] if settings is None else [{"service": name, **parts} for name, parts in sorted(settings.items()) if parts]
+    return "\n".join(["plan: 1", *_lines("unplaced", list(unplaced)), *([] if settings is None else _lines("settings", known)), ""])
+
+
+def read_settings(path: str, text: str) -> Settings | None:
+    """What a ``fleet.yml`` says of settings; None for one that was written before there were any.
+
+    :raises FleetError: not of this form.
+    """
+    lines = check(_Fleet, read_yaml(text, path)).settings
+    return None if lines is None else {line["service"]: {key: line[key] for key in line if key != "service"} for line in lines}
+
+
+def settings_lines(before: Settings, after: Settings, there: Iterable[str], changed: Collection[str]) -> list[str]:
+    """A line for each service in the last plans (``there``) whose settings change. ``changed``: those that get a new version too."""
+    lines = []
+    for name in sorted(set(there) & set(after)):
+        old, new = before.get(name, {}), after[name]
+        parts = [part for part in sorted({*old, *new}) if old.get(part) != new.get(part)]
+        if parts:
+            said = f"{name}: {', '.join(parts)} {'changes' if len(parts) == 1 else 'change'}"
+            lines.append(said if name in changed else f"{said}, no container is made anew")
+    return lines
 
 
 def unplaced_lines(unplaced: Iterable[Unplaced]) -> list[dict[str, t.Any]]:

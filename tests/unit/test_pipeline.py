@@ -142,7 +142,7 @@ def test_a_change_of_route_alone_is_seen_and_deployed() -> None:
     other = Service("a", "claims", "staging", settings={"route": {"rate": 5}})
     changes = compare(plans, plans, services("a"), {"a": other})
     assert changes.widget()["update"] == 1
-    assert "nothing is restarted" in changes.work[0].why
+    assert changes.work[0].why == "other route: nothing is restarted"
     assert jobs(child(changes, plans)) == ["deploy a on h1"]
 
 

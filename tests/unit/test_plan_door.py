@@ -80,6 +80,46 @@ def test_the_diff_shows_only_what_changes(site: dict[str, t.Any], tmp_path: Path
     assert result["plans"]["h1"]["serial"] == 2
 
 
+def test_a_change_of_route_rollout_or_lease_alone_is_named_and_no_host_gets_another_plan(site: dict[str, t.Any], tmp_path: Path) -> None:
+    manifest = tmp_path / "manifests" / "claims" / "receipt-ocr.yml"
+    run(site, check_mode=False, diff=False)
+    before = files(tmp_path)
+    assert before["fleet.yml"] == "plan: 1\nunplaced: []\nsettings: []\n"
+    manifest.write_text(manifest_text(replicas="2", route="{}"))
+    seen = run(site, check_mode=True, diff=True)
+    assert (seen["changed"], seen["rollouts"]) == (True, ["receipt-ocr: route changes, no container is made anew"])
+    assert [entry["before_header"] for entry in seen["diff"]] == [f"{site['plans']}/fleet.yml"]
+    run(site, check_mode=False, diff=False)
+    after = files(tmp_path)
+    assert after["h1.yml"] == before["h1.yml"]
+    (line,) = yaml.safe_load(after["fleet.yml"])["settings"]
+    assert (line["service"], sorted(line)) == ("receipt-ocr", ["route", "service"])
+    # What is written out and is the default all the same is no change.
+    manifest.write_text(manifest_text(replicas="2", route="{}", rollout="{way: auto}"))
+    again = run(site, check_mode=False, diff=True)
+    assert (again["changed"], again["rollouts"], files(tmp_path)) == (False, [], after)
+    manifest.write_text(manifest_text(replicas="2", rollout="{settle: 3}"))
+    assert run(site, check_mode=True, diff=False)["rollouts"] == ["receipt-ocr: rollout, route change, no container is made anew"]
+    manifest.write_text(manifest_text(replicas="2", env="{A: b}"))
+    (new, other) = run(site, check_mode=False, diff=False)["rollouts"]
+    assert new.startswith("receipt-ocr-1, receipt-ocr-2: new version; ")
+    assert other == "receipt-ocr: route changes"
+    assert files(tmp_path)["fleet.yml"] == before["fleet.yml"]
+
+
+def test_plans_of_a_release_that_knew_no_settings_stand_until_something_changes(site: dict[str, t.Any], tmp_path: Path) -> None:
+    manifest = tmp_path / "manifests" / "claims" / "receipt-ocr.yml"
+    manifest.write_text(manifest_text(replicas="2", route="{}"))
+    run(site, check_mode=False, diff=False)
+    known = files(tmp_path)["fleet.yml"]
+    (tmp_path / "plans" / "fleet.yml").write_text("plan: 1\nunplaced: []\n")
+    stands = run(site, check_mode=False, diff=False)
+    assert (stands["changed"], stands["rollouts"], files(tmp_path)["fleet.yml"]) == (False, [], "plan: 1\nunplaced: []\n")
+    (tmp_path / "manifests" / "more.yaml").write_text(manifest_text("speech"))
+    run(site, check_mode=False, diff=False)
+    assert files(tmp_path)["fleet.yml"] == known
+
+
 def test_what_has_no_place_fails_only_on_request_and_after_writing(site: dict[str, t.Any], tmp_path: Path) -> None:
     (tmp_path / "manifests" / "big.yml").write_text(manifest_text("big", gpu="{memory: 90 GiB}"))
     result = run(site, check_mode=False, diff=False)

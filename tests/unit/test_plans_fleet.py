@@ -51,7 +51,7 @@ def test_every_host_of_the_run_has_a_plan() -> None:
         "h1": ["llm-chat", "receipt-ocr", "receipt-ocr", "train"],
         "h2": ["notebook"],
     }
-    assert (planned.unplaced, planned.fleet, planned.notes) == ([], "plan: 1\nunplaced: []\n", [])
+    assert (planned.unplaced, planned.fleet, planned.notes) == ([], "plan: 1\nunplaced: []\nsettings: []\n", [])
 
 
 def test_the_same_input_in_another_order_gives_the_same_bytes() -> None:
@@ -113,6 +113,7 @@ def test_what_has_no_place_is_in_the_fleet_file() -> None:
     assert planned.fleet.splitlines()[1:] == [
         "unplaced:",
         "  - {service: receipt-ocr, replica: 1, reason: '" + reason.replace("'", "''") + "'}",
+        "settings: []",
     ]
     assert planned.table[1].split() == ["receipt-ocr", "1", "-", "-", "-", "-", "-", "no", "place"]
 
