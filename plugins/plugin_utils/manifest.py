@@ -85,7 +85,21 @@ def _profile_name(value: str) -> str:
     return value
 
 
+def _stored(value: str) -> str:
+    """What does not lie below the model store would be the host itself: its root, the engine's socket, other teams' secrets."""
+    if value.startswith("/") or ".." in value.split("/"):
+        raise Wrong(f"'{value}' is not below the model store", "write the path from there, without '..'")
+    return value
+
+
+def _part(value: str) -> str:
+    if "/" in value or value in (".", ".."):
+        raise Wrong(f"'{value}' cannot be a directory's name", "write a name without '/'")
+    return value
+
+
 Line = t.Annotated[str, Field(min_length=1), AfterValidator(_no_line_break)]
+StorePath = t.Annotated[Line, AfterValidator(_stored)]
 ProfileName = t.Annotated[Line, AfterValidator(_profile_name)]
 SomeSize = t.Annotated[Size, AfterValidator(_positive)]
 PortNumber = t.Annotated[int, Field(ge=1, le=65535)]
@@ -180,20 +194,23 @@ class ModelNeed(Strict):
     context: int = Field(ge=1, description="tokens of one request")
     concurrency: int = Field(default=1, ge=1, description="requests held at once")
     name: Line | None = Field(default=None, description="served name; the service's own if left out")
-    path: Line | None = Field(default=None, description="below the host's model store; the served name if left out")
+    path: StorePath | None = Field(default=None, description="below the host's model store; the served name if left out")
+
+    @model_validator(mode="after")
+    def _has_a_path(self) -> ModelNeed:
+        if self.path is None and self.name is not None:
+            try:
+                _stored(self.name)
+            except Wrong as wrong:
+                raise Wrong(wrong.message, "add a 'path' to it, for the served name is not one", "name") from wrong
+        return self
 
 
 class Weight(Strict):
     """A file of the model store that a version is made of."""
 
-    path: Line = Field(description="below the host's model store")
+    path: StorePath = Field(description="below the host's model store")
     sha256: t.Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] = Field(description="as sha256sum prints it")
-
-    @model_validator(mode="after")
-    def _inside(self) -> Weight:
-        if self.path.startswith("/") or ".." in self.path.split("/"):
-            raise Wrong(f"'{self.path}' is not below the model store", "write the path from there, without '..'", "path")
-        return self
 
 
 class Tensor(Strict):
@@ -209,8 +226,10 @@ class Tensor(Strict):
 class Triton(Strict):
     """A model for Triton: what its config.pbtxt says."""
 
-    model: Line | None = Field(default=None, description="the model's name; the service's own if left out")
-    path: Line = Field(description="directory of the model's versions, below the host's model store")
+    model: t.Annotated[Line, AfterValidator(_part)] | None = Field(
+        default=None, description="the model's name; the service's own if left out"
+    )
+    path: StorePath = Field(description="directory of the model's versions, below the host's model store")
     backend: t.Literal["onnxruntime", "tensorrt", "pytorch", "python", "openvino", "tensorflow"] = "onnxruntime"
     max_batch_size: int = Field(default=0, ge=0, description="0: the model does not batch")
     inputs: list[Tensor] = Field(min_length=1)
@@ -220,7 +239,7 @@ class Triton(Strict):
 class Speech(Strict):
     """A model for speech to text."""
 
-    model: Line = Field(description="directory of the faster-whisper model, below the host's model store")
+    model: StorePath = Field(description="directory of the faster-whisper model, below the host's model store")
     compute_type: t.Literal["float16", "int8_float16", "int8", "float32"] = "float16"
     language: t.Annotated[str, Field(pattern=r"^[a-z]{2,3}$")] | None = Field(
         default=None, description="found out by the model if left out"

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import AfterValidator, Field, Strict, Wrong, check, model_validator
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all, read_yaml
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, Path, raise_all, read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Line, Manifest, Name, read_manifests
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.runtimes import volumes as runtime_volumes
 
 _PROJECT = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$")
 _REF = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$")
@@ -150,7 +151,7 @@ def gather(
         manifests = _readable(written)
     for manifest in manifests:
         if manifest.file in whose:
-            errors.extend(_strange(manifest, whose[manifest.file]))
+            errors.extend(strange(manifest, whose[manifest.file]))
     raise_all(errors)
     return {f"{manifest.service}.yml": written[manifest.file] for manifest in manifests}
 
@@ -166,8 +167,8 @@ def _readable(written: Mapping[str, str]) -> list[Manifest]:
     return found
 
 
-def _strange(manifest: Manifest, source: Source) -> t.Iterator[FleetError]:
-    """What of a manifest its project may not say."""
+def strange(manifest: Manifest, source: Source) -> t.Iterator[FleetError]:
+    """What of a manifest its project may not say, one error each."""
     model, allowed = manifest.model, source.model
     ask = "ask the platform team to change sources.yml, or"
     if model.team != allowed.team:
@@ -185,13 +186,26 @@ def _strange(manifest: Manifest, source: Source) -> t.Iterator[FleetError]:
     if allowed.lease_days is not None and (model.lease is None or model.lease.days > allowed.lease_days):
         wrong = f"what comes from branch '{allowed.ref}' of '{allowed.project}' ends after at most {allowed.lease_days:g} days"
         yield manifest.located.error(("lease",), wrong, f"write 'lease: {{days: {allowed.lease_days:g}}}'")
-    for index, volume in enumerate(model.volumes):
-        if volume.source.startswith("/") and not any(_below(volume.source, path) for path in allowed.host_paths):
+    for field, path in _mounted(manifest):
+        if not any(_below(path, allowed_path) for allowed_path in ("", *allowed.host_paths)):
             hint = "write a path relative to the model store, or ask the platform team for 'host_paths' in sources.yml"
-            wrong = f"'{allowed.project}' may not mount '{volume.source}' of a host"
-            yield manifest.located.error(("volumes", index, "source"), wrong, hint)
+            yield manifest.located.error(field, f"'{allowed.project}' may not mount '{path}' of a host", hint)
+
+
+def _mounted(manifest: Manifest) -> t.Iterator[tuple[Path, str]]:
+    """Field and source of all that a container of the service is given of the host, whoever asks for it: the owner, or the runtime."""
+    for index, volume in enumerate(manifest.model.volumes):
+        yield ("volumes", index, "source"), volume.source
+    if manifest.model.lifecycle == "managed":
+        for mount in runtime_volumes(manifest.data()):
+            yield ("runtime",), mount["source"]
 
 
 def _below(path: str, directory: str) -> bool:
+    """Whether a path lies below one of the host; below '', the model store, lie those that are relative. '..' leads out of any."""
+    if ".." in path.split("/"):
+        return False
+    if not directory:
+        return not path.startswith("/")
     root = directory.rstrip("/")
     return path.rstrip("/") == root or path.startswith(root + "/")

@@ -22,6 +22,8 @@ from ansible_collections.gpuops.fleet.tests.unit.decide_world import DIGEST, man
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "{parameters: 8.03e9, bytes_per_parameter: 2, layers: 32, kv_heads: 8, head_dim: 128, context: 8192, concurrency: 4}"
 
+TRITON = "{path: receipts/layout, inputs: [{name: image, type: FP32, dims: [3]}], outputs: [{name: boxes, type: INT64, dims: [4]}]}"
+
 
 def data(**more: str) -> dict[str, t.Any]:
     return read_manifest("m.yml", manifest_text(**more)).data()
@@ -84,6 +86,11 @@ def test_ports_health_and_volumes_get_their_defaults() -> None:
     assert found["ports"] == [{"name": "http", "container": 8080, "host": None}]
     assert found["health"] == {"port": "http", "path": "/health", "start_period": 60, "interval": 30, "timeout": 10, "retries": 3}
     assert found["volumes"] == [{"source": "a/b", "target": "/m", "read_only": True}]
+
+
+def test_a_served_name_is_no_path_where_the_model_has_one() -> None:
+    found = data(gpu="", model=MODEL[:-1] + ", name: /v1/llama, path: llama}", runtime="vllm")["model"]
+    assert (found["name"], found["path"]) == ("/v1/llama", "llama")
 
 
 def test_a_model_says_how_much_memory_and_is_served_under_its_service() -> None:
@@ -243,6 +250,30 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "a way out": (
         {"volumes": "[{source: a/../../etc, target: /a}]"},
         "m/a.yml:9: volumes[0].source: 'a/../../etc' leads out by '..'; name the directory itself",
+    ),
+    "a model out of the store": (
+        {"runtime": "vllm", "model": MODEL[:-1] + ", path: ../../../run/gpuops-fleet/secrets}"},
+        "m/a.yml:9: model.path: '../../../run/gpuops-fleet/secrets' is not below the model store; write the path from there, without '..'",
+    ),
+    "a served name that would be such a path": (
+        {"runtime": "vllm", "model": MODEL[:-1] + ", name: /}"},
+        "m/a.yml:9: model.name: '/' is not below the model store; add a 'path' to it, for the served name is not one",
+    ),
+    "the host's root for Triton": (
+        {"runtime": "triton", "triton": TRITON.replace("receipts/layout", "/")},
+        "m/a.yml:9: triton.path: '/' is not below the model store; write the path from there, without '..'",
+    ),
+    "a Triton model that climbs": (
+        {"runtime": "triton", "triton": TRITON[:-1] + ", model: ../x}"},
+        "m/a.yml:9: triton.model: '../x' cannot be a directory's name; write a name without '/'",
+    ),
+    "the engine's socket for speech": (
+        {"runtime": "speech", "speech": "{model: /var/run/docker.sock}"},
+        "m/a.yml:9: speech.model: '/var/run/docker.sock' is not below the model store; write the path from there, without '..'",
+    ),
+    "weights out of the store": (
+        {"weights": f"[{{path: a/../../b, sha256: {DIGEST}}}]"},
+        "m/a.yml:9: weights[0].path: 'a/../../b' is not below the model store; write the path from there, without '..'",
     ),
     "a name of a variable": (
         {"env": "{9x: a}"},

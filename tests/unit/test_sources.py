@@ -9,7 +9,8 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.sources import candidate_of, gather, read_sources
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, read_manifest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.sources import candidate_of, gather, read_sources, strange
 from decide_world import DIGEST
 
 LIST = """sources: 1
@@ -86,6 +87,23 @@ def test_previews_must_end_and_may_mount_what_the_platform_allows() -> None:
     mounted = manifest("preview-a", lease="{days: 2}", volumes="[{source: /srv/data/a, target: /x}]")
     assert list(gathered([], [mounted])) == ["preview-a.yml"]
     assert problems(preview=[manifest("preview-a", lease="{days: 2}", volumes="[{source: /srv/database, target: /x}]")])
+
+
+def test_what_a_runtime_would_mount_of_a_host_is_asked_for_as_well() -> None:
+    source = read_sources("sources.yml", LIST)[0]
+    speaks = read_manifest("m.yml", manifest(runtime="speech", speech="{model: whisper}"))
+    assert list(strange(speaks, source)) == []
+    # The format refuses these already; who may mount what is not left to it alone.
+    for path in ("/var/run/docker.sock", "../../etc", "a/../.."):
+        block = speaks.model.speech.model_copy(update={"model": path})
+        (told,) = strange(Manifest(speaks.model.model_copy(update={"speech": block}), speaks.located), source)
+        assert str(told).startswith(f"m.yml:7: runtime: 'claims/services' may not mount '{path}' of a host")
+
+
+def test_a_service_that_others_started_mounts_nothing_here() -> None:
+    source = read_sources("sources.yml", LIST)[0]
+    text = manifest(runtime="triton", lifecycle="adopted")
+    assert list(strange(read_manifest("m.yml", text), source)) == []
 
 
 def test_a_change_stands_for_what_its_project_has_at_that_branch() -> None:
