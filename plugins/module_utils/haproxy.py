@@ -217,7 +217,7 @@ def change(runtime: Runtime, wish: Wish, state_file: str | None, check: bool = F
     seconds is told, and is no failure.
     """
     for name in (wish.service, wish.server):
-        if not _NAME.match(name):
+        if not _NAME.fullmatch(name):
             raise FleetError(f"'{name}' is not the name of a service or server")
     servers = runtime.servers(wish.backend)
     found = None if servers is None else servers.get(wish.server)
@@ -257,7 +257,7 @@ def _resolved(wish: Wish, found: Server) -> tuple[str, int]:
     if wish.port is None or not 1 <= wish.port <= 65535:
         raise FleetError("an address without a port", field="port", hint="name the port of the replica")
     address = wish.address
-    if not _ADDRESS.match(address):
+    if not _ADDRESS.fullmatch(address):
         try:
             address = str(socket.getaddrinfo(address, wish.port, type=socket.SOCK_STREAM)[0][4][0])
         except OSError as error:

@@ -78,7 +78,7 @@ def parse_size(value: object) -> int:
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise Wrong(f"{value} has no unit", f"write '{value} MiB' or '{value} GiB'")
-    found = _SIZE.match(value) if isinstance(value, str) else None
+    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if not found:
         raise Wrong(f"{describe(value)} is not a size", "write a number with MiB or GiB, such as '512 MiB' or '1.5 GiB'")
     amount = float(found.group(1)) * (1024 if found.group(2) == "GiB" else 1)

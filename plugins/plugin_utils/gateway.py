@@ -15,7 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import name_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import AfterValidator, Field, Strict, Wrong, check
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, Name
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import NAME, Manifest, Name
 
 Data = Mapping[str, t.Any]
 
@@ -33,19 +33,19 @@ _WORD = re.compile(r"^[^\s\"'#\\${}]*$")
 
 
 def _listen(value: str) -> str:
-    if not _LISTEN.match(value):
+    if not _LISTEN.fullmatch(value):
         raise Wrong(f"'{value}' is not an address", "write an IP address, or nothing for all")
     return value
 
 
 def _host_name(value: str) -> str:
-    if value and not _HOST.match(value):
+    if value and not _HOST.fullmatch(value):
         raise Wrong(f"'{value}' is not a host name", "use a-z, 0-9, '.' and '-'")
     return value
 
 
 def _word(value: str) -> str:
-    if not _WORD.match(value):
+    if not _WORD.fullmatch(value):
         raise Wrong(
             f"'{value}' has a blank, a quote or another character that HAProxy's configuration does not take", "use plain characters"
         )
@@ -106,7 +106,7 @@ def hash_keys(keys: t.Any) -> dict[str, str]:
     errors: list[FleetError] = []
     for team in sorted(keys):
         values = keys[team]
-        if not re.match(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$", str(team)):
+        if not NAME.fullmatch(str(team)):
             errors.append(
                 FleetError("the name of a team is 2 to 63 of a-z, 0-9 and '-'", field=where, hint="name the team as manifests do")
             )
@@ -125,10 +125,10 @@ def hash_keys(keys: t.Any) -> dict[str, str]:
 
 def _key_hash(value: str, field: str, errors: list[FleetError]) -> str | None:
     if value.startswith("sha256:"):
-        if _HASH.match(value):
+        if _HASH.fullmatch(value):
             return value.removeprefix("sha256:")
         errors.append(FleetError("not a SHA-256", field=field, hint="write sha256: and 64 digits of 0-9 and a-f"))
-    elif not _KEY.match(value):
+    elif not _KEY.fullmatch(value):
         errors.append(FleetError("a key has characters that no header carries", field=field, hint="use letters, digits and '-_.'"))
     elif len(value) < SHORTEST_KEY:
         wrong = f"a key of {len(value)} characters can be guessed"
@@ -259,7 +259,7 @@ def _route(
 
 def _reached(host: str, addresses: Mapping[str, str]) -> str:
     address = addresses.get(host)
-    if not address or not _ADDRESS.match(address):
+    if not address or not _ADDRESS.fullmatch(address):
         hint = "set fleet_address to the address or name that the gateways reach it by"
         raise FleetError(f"'{address or ''}' is no address that a gateway can use", file=f"host {host}", field="fleet_address", hint=hint)
     return address

@@ -228,11 +228,11 @@ class _Builder:
             return text
         if kind == "null":
             return None
-        if kind == "bool" and _BOOL.match(text):
+        if kind == "bool" and _BOOL.fullmatch(text):
             return text.lower() == "true"
-        if kind == "int" and _INT.match(text) and len(text) <= 20:
+        if kind == "int" and _INT.fullmatch(text) and len(text) <= 20:
             return int(text)
-        if kind in ("int", "float") and _FLOAT.match(text):
+        if kind in ("int", "float") and _FLOAT.fullmatch(text):
             number = float(text)
             if number in (float("inf"), float("-inf")):
                 raise self._error(node, path, f"the number {text[:20]} is too large", "write a smaller number")

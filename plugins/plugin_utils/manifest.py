@@ -45,19 +45,20 @@ RESERVED_ENV = (
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
 )
 
-_NAME = re.compile(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$")
+# Checks take the whole of a text (fullmatch): to match() alone, '$' is also the place before a line break at the end.
+NAME = re.compile(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$")
 _IMAGE = re.compile(r"^[^\s@]+@sha256:[0-9a-f]{64}$")
 _ENV = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
 def _name(value: str) -> str:
-    if not _NAME.match(value):
+    if not NAME.fullmatch(value):
         raise Wrong(f"'{value}' is not a name", "use 2 to 63 of a-z, 0-9 and '-'; start with a letter, end with a letter or digit")
     return value
 
 
 def _env_name(value: str) -> str:
-    if not _ENV.match(value):
+    if not _ENV.fullmatch(value):
         raise Wrong(f"'{value}' is not the name of an environment variable", "use letters, digits and '_', no digit first")
     return value
 
@@ -74,7 +75,7 @@ def _positive(value: int) -> int:
     return value
 
 
-Name = t.Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": _NAME.pattern})]
+Name = t.Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": NAME.pattern})]
 
 
 def _profile_name(value: str) -> str:
@@ -371,7 +372,7 @@ def _targets_differ(volumes: Sequence[Volume]) -> None:
 def _can_be_rendered(manifest: ManifestModel) -> None:
     if manifest.image is None:
         raise Wrong("the field 'image' is missing", "add 'image: NAME@sha256:<64 hex digits>'")
-    if not _IMAGE.match(manifest.image):
+    if not _IMAGE.fullmatch(manifest.image):
         hint = "pin it by digest: NAME@sha256:<64 hex digits>, as 'docker buildx imagetools inspect NAME' prints it"
         raise Wrong(f"'{manifest.image}' can mean another image tomorrow", hint, "image")
     for name in RESERVED_ENV:

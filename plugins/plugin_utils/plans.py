@@ -381,7 +381,7 @@ def _scalar(value: t.Any) -> str:
     if isinstance(value, int):
         return str(value)
     text = str(value)
-    if _PLAIN.match(text) and not text.endswith(":") and not _NUMBERLIKE.match(text) and text.lower() not in _WORDS:
+    if _PLAIN.fullmatch(text) and not text.endswith(":") and not _NUMBERLIKE.fullmatch(text) and text.lower() not in _WORDS:
         return text
     if all(character.isprintable() for character in text):
         return "'" + text.replace("'", "''") + "'"

@@ -66,7 +66,7 @@ Sharing = t.Literal["time-slice", "mps"]
 
 
 def _name(value: str) -> str:
-    if not _NAME.match(value):
+    if not _NAME.fullmatch(value):
         raise Wrong(f"'{value}' is not a name", "use 2 to 63 of a-z, 0-9 and '-'; start with a letter, end with a letter or digit")
     return value
 
@@ -78,7 +78,7 @@ def parse_ports(value: object) -> tuple[int, ...]:
         raise Wrong(f"{value!r} is not a range of ports", hint)
     ports: set[int] = set()
     for part in value.split(","):
-        found = _RANGE.match(part.strip())
+        found = _RANGE.fullmatch(part.strip())
         if not found:
             raise Wrong(f"'{part.strip()}' is not a range of ports", hint)
         first, last = int(found.group(1)), int(found.group(2) or found.group(1))

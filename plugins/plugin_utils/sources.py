@@ -23,19 +23,19 @@ _PATTERN = re.compile(r"^[a-z][a-z0-9-]*\*?$")
 
 
 def _project(value: str) -> str:
-    if not _PROJECT.match(value) or ".." in value:
+    if not _PROJECT.fullmatch(value) or ".." in value:
         raise Wrong(f"'{value}' is not the path of a project", "write it as in its address: group/project")
     return value
 
 
 def _ref(value: str) -> str:
-    if not _REF.match(value) or ".." in value:
+    if not _REF.fullmatch(value) or ".." in value:
         raise Wrong(f"'{value}' is not a branch, a tag or a commit", "write main, or the 40 hex digits of a commit")
     return value
 
 
 def _pattern(value: str) -> str:
-    if not _PATTERN.match(value):
+    if not _PATTERN.fullmatch(value):
         raise Wrong(f"'{value}' is neither a service nor a beginning of names", "write receipt-ocr, or claims-*")
     return value
 

@@ -29,6 +29,12 @@ def test_keys_are_hashed_and_a_refusal_names_their_place_and_never_their_text() 
     key = "a-long-enough-key-of-claims"
     digest = hashlib.sha256(key.encode()).hexdigest()
     assert gateway.hash_keys({"claims": [key], "fraud": [f"sha256:{'a' * 64}"]}) == {digest: "claims", "a" * 64: "fraud"}
+    with pytest.raises(FleetError, match="not a SHA-256"):
+        gateway.hash_keys({"claims": [f"sha256:{'a' * 64}\n"]})
+    with pytest.raises(FleetError, match="characters that no header carries"):
+        gateway.hash_keys({"claims": [f"{key}\n"]})
+    with pytest.raises(FleetError, match="the name of a team"):
+        gateway.hash_keys({"claims\n": [key]})
     wrong = {"claims": ["short-secret"], "fraud": [key, "sha256:12", "with a blank in it, long"], "other": [key], "Bad": [key], "text": key}
     with pytest.raises(FleetError) as refused:
         gateway.hash_keys(wrong)
@@ -81,8 +87,9 @@ def test_replicas_of_all_hosts_are_behind_a_route_and_each_host_has_a_server_tha
 
 
 def test_a_host_without_a_usable_address_is_named() -> None:
-    with pytest.raises(FleetError, match="host gpu-01: fleet_address: 'a b' is no address that a gateway can use"):
-        gateway.make_routes(manifests_of(manifest_text("ocr")), {"gpu-01": plan_of(("ocr", 1, 18000))}, {"gpu-01": "a b"}, NONE)
+    for address in ("a b", "10.0.0.1\n"):
+        with pytest.raises(FleetError, match=rf"host gpu-01: fleet_address: '{address.strip()}.?' is no address that a gateway can use"):
+            gateway.make_routes(manifests_of(manifest_text("ocr")), {"gpu-01": plan_of(("ocr", 1, 18000))}, {"gpu-01": address}, NONE)
 
 
 def test_settings_cannot_write_lines_into_the_configuration() -> None:
@@ -92,6 +99,9 @@ def test_settings_cannot_write_lines_into_the_configuration() -> None:
         {"address": "0.0.0.0 ssl"},
         {"domain": "a b"},
         {"user": "x #"},
+        {"user": "x\n"},
+        {"metrics": "127.0.0.1:8405\n"},
+        {"name": "models.example.com\n"},
     ):
         with pytest.raises(FleetError):
             gateway.read_settings(values)

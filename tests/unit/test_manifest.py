@@ -344,6 +344,28 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
         {"runtime": "notebook", "ports": ""},
         "m/a.yml:5: runtime: nobody could reach a notebook without a port; add 'ports: [{name: http, container: 8888}]'",
     ),
+    "a name with a line break": (
+        {"service": '"receipt-ocr\\n"'},
+        "m/a.yml:2: service: 'receipt-ocr ' is not a name; "
+        "use 2 to 63 of a-z, 0-9 and '-'; start with a letter, end with a letter or digit",
+    ),
+    "a team with a line break": (
+        {"route": '{teams: ["fraud\\n"]}'},
+        "m/a.yml:9: route.teams[0]: 'fraud ' is not a name; "
+        "use 2 to 63 of a-z, 0-9 and '-'; start with a letter, end with a letter or digit",
+    ),
+    "a variable with a line break": (
+        {"env": '{"A\\n": x}'},
+        r"m/a.yml:9: env.A\n: 'A ' is not the name of an environment variable; use letters, digits and '_', no digit first",
+    ),
+    "a size with a line break": (
+        {"gpu": '{memory: "8 GiB\\n"}'},
+        "m/a.yml:7: gpu.memory: '8 GiB ' is not a size; write a number with MiB or GiB, such as '512 MiB' or '1.5 GiB'",
+    ),
+    "an image with a line break": (
+        {"image": f'"r/x@sha256:{DIGEST}\\n"'},
+        "m/a.yml:6: image: it has a line break or a control character; write it in one line",
+    ),
     "two lines": (
         {"volumes": '[{source: "a\\nb", target: /a}]'},
         "m/a.yml:9: volumes[0].source: it has a line break or a control character; write it in one line",

@@ -121,6 +121,9 @@ def test_a_change_stands_for_what_its_project_has_at_that_branch() -> None:
     [
         ("{project: ../etc, team: a1, services: [x1]}", "is not the path of a project"),
         ("{project: a/b, ref: a..b, team: a1, services: [x1]}", "is not a branch, a tag or a commit"),
+        (r'{project: "a/b\n", team: a1, services: [x1]}', "is not the path of a project"),
+        (r'{project: a/b, ref: "main\n", team: a1, services: [x1]}', "is not a branch, a tag or a commit"),
+        (r'{project: a/b, team: a1, services: ["x1\n"]}', "is neither a service nor a beginning of names"),
         ("{project: a/b, ref: --upload-pack=x, team: a1, services: [x1]}", "is not a branch, a tag or a commit"),
         ("{project: a/b, team: a1, services: ['*']}", "is neither a service nor a beginning of names"),
         ("{project: a/b, team: a1, services: []}", "it needs at least 1"),
