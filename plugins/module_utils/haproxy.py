@@ -24,6 +24,8 @@ _ANSWER_SECONDS = 10.0
 # Most that an answer may have: `show stat` of thousands of servers has less.
 _MOST = 64 * 1024 * 1024
 _PAUSE = 0.1
+# The master starts itself anew at its start and at a reload; nobody listens at its socket meanwhile.
+_MASTER_SECONDS = 5.0
 # Bits of srv_admin_state (management guide, "show servers state"): forced maintenance, forced drain.
 _MAINT, _DRAIN = 0x01, 0x08
 _RUNNING, _PASSED = 2, 3
@@ -73,20 +75,39 @@ class Runtime:
     def sessions(self, backend: str, server: str) -> int:
         """Requests that a server has in hand or in its queue, those of workers that a reload has left behind included."""
         own = _sessions(self.ask("show stat"), backend, server)
-        if self.master is None or not Path(self.master).exists():
-            return own
-        return own + sum(_sessions(ask(self.master, f"@!{pid} show stat"), backend, server) for pid in self.old_workers())
+        return own + sum(_sessions(self._ask_master(f"@!{pid} show stat"), backend, server) for pid in self.old_workers())
+
+    def left_behind(self, backend: str, server: str, addresses: t.Collection[str]) -> int:
+        """Requests that workers before a reload have in hand at a server that was at one of these addresses then."""
+        left = 0
+        for pid in self.old_workers():
+            rows = _state_rows(self._ask_master(f"@!{pid} show servers state {backend}"))
+            if any(row["srv_name"] == server and row["srv_addr"] in addresses for row in rows):
+                left += _sessions(self._ask_master(f"@!{pid} show stat"), backend, server)
+        return left
 
     def old_workers(self) -> list[str]:
         """Process ids of workers that only end what they have in hand."""
+        if self.master is None or not Path(self.master).exists():
+            return []
         pids: list[str] = []
         old = False
-        for line in [] if self.master is None else ask(self.master, "show proc").splitlines():
+        for line in self._ask_master("show proc").splitlines():
             if line.startswith("#"):
                 old = line.startswith("# old workers")
             elif old and line.split()[:1]:
                 pids.append(line.split()[0])
         return pids
+
+    def _ask_master(self, command: str) -> str:
+        deadline = time.monotonic() + _MASTER_SECONDS
+        while True:
+            try:
+                return ask(str(self.master), command)
+            except FleetError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_PAUSE)
 
     def why_down(self, backend: str, server: str) -> str:
         """What the last health check found, in HAProxy's words."""
@@ -173,7 +194,7 @@ def _sessions(answer: str, backend: str, server: str) -> int:
 
 @dataclass(frozen=True)
 class Wish:
-    """What one server shall be. ``wait``: seconds; 0 for not at all. ``address`` and ``port``: only of a server that stands by."""
+    """What one server shall be. ``wait``: seconds; 0 for not at all. ``address`` and ``port``: where whoever wishes it has the replica."""
 
     service: str
     server: str
@@ -191,6 +212,11 @@ class Wish:
     def path(self) -> str:
         """As HAProxy names it."""
         return f"{self.backend}/{self.server}"
+
+    @property
+    def stands_by(self) -> bool:
+        """Is it no replica's own, but one that is lent an address for a rollout?"""
+        return self.server.startswith(f"{self.service}-surge-")
 
 
 @dataclass
@@ -215,6 +241,9 @@ def change(runtime: Runtime, wish: Wish, state_file: str | None, check: bool = F
     ``ready`` waits until HAProxy's own checks pass before the first request goes there; if they do not in ``wait`` seconds, the server
     is put back and a FleetError says what the check found. ``drain`` waits until no request is in hand; what is left after ``wait``
     seconds is told, and is no failure.
+
+    A replica's own server is where the gateway's files say. It goes to another address before these do only if nobody serves at the one
+    that it has; and who leaves an address takes nothing from whoever has moved to another one.
     """
     for name in (wish.service, wish.server):
         if not _NAME.fullmatch(name):
@@ -222,11 +251,13 @@ def change(runtime: Runtime, wish: Wish, state_file: str | None, check: bool = F
     servers = runtime.servers(wish.backend)
     found = None if servers is None else servers.get(wish.server)
     if found is None:
-        if servers is not None and wish.address is not None:
+        if servers is not None and wish.address is not None and wish.stands_by:
             wrong = f"the gateway has no server '{wish.server}' for {wish.service}"
             raise FleetError(wrong, hint="run playbook gateway; it gives each host with a replica one that stands by")
         return Outcome(known=False, message=f"the gateway has no {wish.path}: nothing to do")
-    address = _resolved(wish, found)
+    address = _place(wish, found)
+    if address is None:
+        return _elsewhere(runtime, wish, found, check)
     before, after = _words(found.admin, found.address, found.port), _words(wish.state, *address)
     moved = address != (found.address, found.port)
     outcome = Outcome(before=f"{wish.path}: {before}\n", after=f"{wish.path}: {after}\n")
@@ -241,28 +272,56 @@ def change(runtime: Runtime, wish: Wish, state_file: str | None, check: bool = F
     elif wish.state == "ready" and wish.wait:
         _until_running(runtime, wish, fresh=False)
     if wish.state != "ready":
-        outcome.sessions = _until_idle(runtime, wish)
+        outcome.sessions = _until_idle(wish, lambda: runtime.sessions(wish.backend, wish.server))
         if outcome.sessions and wish.wait:
-            outcome.message = f"{wish.path}: {outcome.sessions} requests are still in hand after {wish.wait:g} s"
+            outcome.message = _in_hand(wish, outcome.sessions)
     return outcome
+
+
+def _in_hand(wish: Wish, sessions: int) -> str:
+    return f"{wish.path}: {sessions} requests are still in hand after {wish.wait:g} s"
 
 
 def _words(admin: str, address: str, port: int) -> str:
     return f"{admin} at {address}:{port}"
 
 
-def _resolved(wish: Wish, found: Server) -> tuple[str, int]:
+def _place(wish: Wish, found: Server) -> tuple[str, int] | None:
+    """Where the server shall be; None when it is another host's, and stays so."""
     if wish.address is None:
         return found.address, found.port
+    known = _resolved(wish)
+    if wish.state != "ready" and not wish.stands_by:
+        return (found.address, found.port) if found.address in known else None
     if wish.port is None or not 1 <= wish.port <= 65535:
         raise FleetError("an address without a port", field="port", hint="name the port of the replica")
-    address = wish.address
-    if not _ADDRESS.fullmatch(address):
-        try:
-            address = str(socket.getaddrinfo(address, wish.port, type=socket.SOCK_STREAM)[0][4][0])
-        except OSError as error:
-            raise FleetError(f"the gateway cannot resolve '{wish.address}': {error.strerror}", field="address") from error
-    return address, wish.port
+    if found.address in known:
+        return found.address, wish.port
+    serves = found.admin == "ready" and found.running
+    return None if serves and not wish.stands_by else (known[0], wish.port)
+
+
+def _resolved(wish: Wish) -> list[str]:
+    address = str(wish.address)
+    if _ADDRESS.fullmatch(address):
+        return [address]
+    try:
+        return [str(one[4][0]) for one in socket.getaddrinfo(address, wish.port, type=socket.SOCK_STREAM)]
+    except OSError as error:
+        raise FleetError(f"the gateway cannot resolve '{address}': {error.strerror}", field="address") from error
+
+
+def _elsewhere(runtime: Runtime, wish: Wish, found: Server, check: bool) -> Outcome:
+    """Nothing is changed at a server of another host. Who drains waits for what was sent to its own before the gateway knew of the other."""
+    words = f"{wish.path}: {_words(found.admin, found.address, found.port)}\n"
+    outcome = Outcome(before=words, after=words)
+    outcome.message = f"{wish.path} is at {found.address}:{found.port}, and not at {wish.address}: left as it is"
+    if wish.state != "ready" and not check:
+        own = _resolved(wish)
+        outcome.sessions = _until_idle(wish, lambda: runtime.left_behind(wish.backend, wish.server, own))
+        if outcome.sessions and wish.wait:
+            outcome.message = _in_hand(wish, outcome.sessions)
+    return outcome
 
 
 def _bring(runtime: Runtime, wish: Wish, found: Server, address: tuple[str, int] | None) -> None:
@@ -278,6 +337,10 @@ def _bring(runtime: Runtime, wish: Wish, found: Server, address: tuple[str, int]
     try:
         _until_running(runtime, wish, fresh=True)
     except FleetError:
+        if address is not None and not wish.stands_by:
+            # The version before may come back where it was.
+            _tell(runtime, wish, "state maint")
+            _tell(runtime, wish, f"addr {found.address} port {found.port}")
         _tell(runtime, wish, f"state {'maint' if found.admin == 'maint' else 'drain'}")
         raise
     _tell(runtime, wish, "state ready")
@@ -302,12 +365,12 @@ def _until_running(runtime: Runtime, wish: Wish, fresh: bool) -> None:
         time.sleep(_PAUSE)
 
 
-def _until_idle(runtime: Runtime, wish: Wish) -> int:
+def _until_idle(wish: Wish, count: t.Callable[[], int]) -> int:
     """Requests left at the deadline. Nothing twice in a row is nothing: a request may be on its way from one list to another."""
     deadline = time.monotonic() + wish.wait
     seen = 0
     while True:
-        left = runtime.sessions(wish.backend, wish.server)
+        left = count()
         seen = 0 if left else seen + 1
         if seen >= 2 or time.monotonic() >= deadline:
             return left

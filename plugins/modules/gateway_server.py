@@ -45,11 +45,16 @@ options:
     default: ready
   address:
     description:
-      - Address or name where it listens, for a server that stands by. Left as it is if left out.
+      - Address or name of the host that has it. The server is left where it is if left out.
+      - A server that stands by is lent it.
+      - A replica's own server has its place from M(gpuops.fleet.gateway_config). With V(ready) it goes to this one before that only if it gets
+        no requests or does not answer at another host's address; or if the address is the same, and O(port) is not.
+        With V(drain) or V(maint) nothing is done when it is at another address. It has moved to another host then, and what that host's
+        replica gets is none of the business of the one that leaves. Requests that were sent to this address before a reload are waited for.
     type: str
   port:
     description:
-      - Port where it listens. Needed with O(address).
+      - Port where it listens. Needed with O(address) and V(ready).
     type: int
   wait:
     description:
@@ -152,7 +157,7 @@ def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
 
 def main() -> None:
     """Entry point."""
-    module = AnsibleModule(argument_spec=SPEC, required_together=[("address", "port")], supports_check_mode=True)
+    module = AnsibleModule(argument_spec=SPEC, supports_check_mode=True)
     try:
         result = run(module.params, module.check_mode)
     except FleetError as error:

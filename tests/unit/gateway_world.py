@@ -174,14 +174,14 @@ class _Server(ThreadingHTTPServer):
 class Service:
     """A replica: answers with its name; ``/slow`` after a while, ``/events`` piece by piece; keeps what reached it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, address: str = "127.0.0.1", port: int = 0) -> None:
         self.name = name
         self.seen: list[Seen] = []
         # (request line, teams that the gateway told) of all that came through it, whether it could be answered or not.
         self.reached: list[tuple[bytes, list[str]]] = []
         self.well = True
         self.slow = 1.0
-        self._server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"service": self}))
+        self._server = _Server((address, port), type("Handler", (_Handler,), {"service": self}))
         self.port = int(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
@@ -250,6 +250,7 @@ class Gateway:
         default_factory=lambda: {"claims": [CLAIMS], "fraud": [f"sha256:{hashlib.sha256(FRAUD.encode()).hexdigest()}"]}
     )
     more: dict[str, t.Any] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)  # of hosts that are not at 127.0.0.1
 
     def __post_init__(self) -> None:
         self.port, self.metrics_port = free_port(), free_port()
@@ -270,7 +271,7 @@ class Gateway:
         """Configuration and files as the door makes them."""
         manifests = manifests_of(*texts)
         settings, hashes = self.settings, gateway.hash_keys(self.keys)
-        routes, _notes = gateway.make_routes(manifests, plans, dict.fromkeys(plans, "127.0.0.1"), settings)
+        routes, _notes = gateway.make_routes(manifests, plans, {**dict.fromkeys(plans, "127.0.0.1"), **self.addresses}, settings)
         known = {manifest.service: manifest for manifest in manifests}
         pages = [service_page.make_page(known[route.service], route, plans, settings, "gw") for route in routes]
         live = service_page.draw_all(service_page.Pages(TEMPLATE), pages, live=True)
