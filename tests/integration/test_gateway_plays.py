@@ -183,6 +183,19 @@ def test_a_gpu_hosts_play_tells_every_gateway_and_nobody_where_there_is_none(pla
         status, output = plays.play(str(book), "--limit", "gpu-01")
         assert (status, changed(output, "gpu-01")) == (0, wanted), output
     inventory = yaml.safe_load((plays.inventory / "hosts.yml").read_text())
+    # One that no ssh reaches: the GPU host's play goes on to its rescue, and the others were told.
+    dead = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
+    inventory["all"]["children"]["gateways"]["hosts"] = {"gw-00": dead, "gw-01": None}
+    (plays.inventory / "hosts.yml").write_text(json.dumps(inventory))
+    again = {**tasks[0], "vars": {**names, "gateway_server_state": "ready", "gateway_server_wait": 0}}
+    words = {"ansible.builtin.debug": {"msg": "rescued: {{ ansible_failed_result.msg }}"}}
+    last = {"ansible.builtin.debug": {"msg": "done {{ gateway_server_result.results | map(attribute='changed') }}"}}
+    tried = [{"block": [again], "rescue": [words], "always": [last]}]
+    book.write_text(yaml.safe_dump([{"name": "Roll", "hosts": "gpu_hosts", "gather_facts": False, "tasks": tried}]))
+    status, output = plays.play(str(book), "--limit", "gpu-01")
+    assert status == 0, output
+    assert re.search(r"rescued: gateway gw-00: .*(refused|connect)", output), output
+    assert re.search(r"done \[[Ff]alse, [Tt]rue\]", output), output
     del inventory["all"]["children"]["gateways"]
     (plays.inventory / "hosts.yml").write_text(json.dumps(inventory))
     status, output = plays.play(str(book))
