@@ -69,10 +69,18 @@ class Play:
         self._reader.start()
 
     def _read(self) -> None:
+        """Keeps what it says, and shows whoever looks how far it is."""
+        LOGS.mkdir(parents=True, exist_ok=True)
         if self._started.stdout:
-            with self._started.stdout as said:
+            with self._started.stdout as said, self._now.open("w", encoding="utf-8") as now:
                 for line in said:
                     self.lines.append((time.time(), line.rstrip("\n")))
+                    print(f"{time.time() - self.began:6.1f} {line}", end="", file=now, flush=True)
+
+    @property
+    def _now(self) -> Path:
+        """What it has said so far, each line with its second; it goes when the whole is in the log."""
+        return LOGS / f"{self.site.scenario}-{self.playbook}-{self._started.pid}.now"
 
     @property
     def text(self) -> str:
@@ -165,6 +173,7 @@ class Play:
         passed = time.time() - self.began
         with (LOGS / f"{self.site.scenario}-plays.log").open("a", encoding="utf-8") as log:
             log.write(f"$ {self.playbook} {' '.join(self.arguments)}\n{self.text}\n{how} after {passed:.0f} s\n\n")
+        self._now.unlink(missing_ok=True)
 
 
 def play(site: Site, playbook: str, *arguments: str) -> tuple[int, str]:
