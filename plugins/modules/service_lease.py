@@ -154,6 +154,11 @@ steps:
   type: list
   elements: str
   sample: ["start notebook-lin-1 again"]
+other_facts:
+  description: Whether what the facts of the host say of the lease changes by it (RV(gpuops.fleet.gpu_info#module:facts.leases)).
+  returned: success
+  type: bool
+  sample: true
 diff:
   description: The lease before and after.
   returned: success
@@ -224,8 +229,12 @@ class ServiceLease:
             "words": "" if new is None else leases.words(new),
             "ends": None if new is None else new["ends"],
             "steps": self.steps,
+            "other_facts": self._fact(old) != self._fact(new),
             "diff": {"before": self._line(old), "after": self._line(new)},
         }
+
+    def _fact(self, record: leases.Record | None) -> leases.Record | None:
+        return None if record is None else leases.as_fact(self.name, record)
 
     def _line(self, record: leases.Record | None) -> str:
         return "" if record is None else leases.lines({self.name: record})

@@ -75,11 +75,19 @@ def test_apply_grants_a_lease_once_and_check_mode_said_so(site: Site) -> None:
 def test_a_changed_number_of_days_counts_from_the_beginning(site: Site) -> None:
     before = lease_of(site)
     site.manifest("nb", lease={"days": 8, "idle_minutes": 60})
-    assert ("Grant its lease", HOST) in site.done("apply").changed()
+    promised, done = (site.done("apply", *options).changed() for options in (["--check"], []))
+    assert promised == [("Grant its lease", HOST), ("Promise other facts", HOST)]
+    assert done == [("Grant its lease", HOST), ("Write what changed", HOST)]
     after = lease_of(site)
     gained = service_leases.moment(after["ends"]) - service_leases.moment(before["ends"])
     assert (after["began"], gained) == (before["began"], timedelta(days=1))
     assert site.done("apply").changed() == []
+
+
+def test_terms_of_a_lease_that_no_fact_tells_promise_no_other_facts(site: Site) -> None:
+    site.manifest("nb", lease={"days": 8, "idle_minutes": 90})
+    for options in (["--check"], []):
+        assert site.done("apply", *options).changed() == [("Grant its lease", HOST)]
 
 
 def test_status_and_check_say_when_it_ends(site: Site) -> None:

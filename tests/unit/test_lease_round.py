@@ -366,7 +366,9 @@ def test_a_second_grant_changes_nothing_and_check_mode_writes_nothing(desk: Desk
     kept = path.read_text()
     again = module("granted", **terms)
     assert (again["changed"], path.read_text(), again["ends"]) == (False, kept, first["ends"])
-    assert module("granted", **{**terms, "days": 8})["changed"]
+    assert (predicted["other_facts"], first["other_facts"], again["other_facts"]) == (True, True, False)
+    longer, idler = module("granted", **{**terms, "days": 8}), module("granted", **{**terms, "days": 8, "idle_minutes": 90})
+    assert [(one["changed"], one["other_facts"]) for one in (longer, idler)] == [(True, True), (True, False)]
 
 
 def test_one_command_extends_what_had_ended_and_starts_it_on_its_own_slice(desk: Desk, module: Module) -> None:
