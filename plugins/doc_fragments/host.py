@@ -20,14 +20,19 @@ options:
     default: /var/lib/gpuops-fleet
 """
 
-    # What the kernel shows.
-    KERNEL = r"""
+    # What the kernel shows of processes and drivers.
+    PROC = r"""
 options:
   proc_root:
     description:
       - Where the kernel's C(proc) file system is mounted.
     type: path
     default: /proc
+"""
+
+    # What it shows of devices.
+    SYS = r"""
+options:
   sys_root:
     description:
       - Where the kernel's C(sysfs) file system is mounted.
@@ -35,7 +40,7 @@ options:
     default: /sys
 """
 
-    # The container engine and what it reads.
+    # The container engine.
     ENGINE = r"""
 options:
   docker_socket:
@@ -43,6 +48,11 @@ options:
       - Unix socket of the Docker engine.
     type: path
     default: /var/run/docker.sock
+"""
+
+    # What it reads.
+    CDI = r"""
+options:
   cdi_dirs:
     description:
       - Directories with specifications of the Container Device Interface (CDI).

@@ -25,8 +25,10 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.facts
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
-  - gpuops.fleet.host.kernel
+  - gpuops.fleet.host.proc
+  - gpuops.fleet.host.sys
   - gpuops.fleet.host.engine
+  - gpuops.fleet.host.cdi
   - gpuops.fleet.host.services
 attributes:
   facts:

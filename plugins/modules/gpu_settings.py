@@ -26,6 +26,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
   - gpuops.fleet.host.lease
+  - gpuops.fleet.host.proc
 options:
   gpus:
     description:
@@ -113,11 +114,6 @@ options:
       - Name or path of the program that sets the time slice, for which NVML has no call.
     type: path
     default: nvidia-smi
-  proc_root:
-    description:
-      - Where the kernel's C(proc) file system is mounted.
-    type: path
-    default: /proc
 requirements:
   - nvidia-ml-py (Python package) on the host
   - root

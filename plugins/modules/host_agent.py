@@ -26,6 +26,7 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
   - gpuops.fleet.host.lease
+  - gpuops.fleet.host.engine
 options:
   state:
     description:
@@ -154,10 +155,6 @@ options:
     description: Whether an agent that is newer than this collection is replaced.
     type: bool
     default: false
-  docker_socket:
-    description: Unix socket of the Docker engine.
-    type: path
-    default: /var/run/docker.sock
   systemctl:
     description: Name or path of systemd's program on the host.
     type: path

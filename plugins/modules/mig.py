@@ -31,7 +31,8 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.door
   - gpuops.fleet.host
   - gpuops.fleet.host.lease
-  - gpuops.fleet.host.kernel
+  - gpuops.fleet.host.proc
+  - gpuops.fleet.host.sys
 attributes:
   check_mode:
     support: full

@@ -25,17 +25,14 @@ extends_documentation_fragment:
   - gpuops.fleet.attributes.actiongroup
   - gpuops.fleet.host
   - gpuops.fleet.host.devices
+  - gpuops.fleet.host.proc
+  - gpuops.fleet.host.engine
 options:
   project:
     description:
       - Name of the compose project.
     type: str
     required: true
-  docker_socket:
-    description:
-      - Unix socket of the Docker engine.
-    type: path
-    default: /var/run/docker.sock
   timeout:
     description:
       - Longest wait, in seconds, before it has failed. O(settle) comes on top.
@@ -93,11 +90,6 @@ options:
         shows one.
     type: path
     default: /run/gpuops-fleet/secrets
-  proc_root:
-    description:
-      - Where the kernel's C(proc) file system is mounted.
-    type: path
-    default: /proc
   engine_timeout:
     description:
       - Longest time for one answer of the engine, in seconds.

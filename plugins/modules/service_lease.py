@@ -23,6 +23,8 @@ extends_documentation_fragment:
   - gpuops.fleet.host
   - gpuops.fleet.host.lease
   - gpuops.fleet.host.services
+  - gpuops.fleet.host.proc
+  - gpuops.fleet.host.engine
 attributes:
   idempotent:
     support: partial
@@ -90,21 +92,11 @@ options:
     description:
       - Who extends or ends it. Needed for that.
     type: str
-  docker_socket:
-    description:
-      - Unix socket of the Docker engine.
-    type: path
-    default: /var/run/docker.sock
   secrets_dir:
     description:
       - Where secrets of running services are, in the host's memory.
     type: path
     default: /run/gpuops-fleet/secrets
-  proc_root:
-    description:
-      - Where the kernel's C(proc) file system is mounted.
-    type: path
-    default: /proc
   timeout:
     description:
       - Longest wait in seconds until a replica that is started again is healthy.
