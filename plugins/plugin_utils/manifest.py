@@ -103,6 +103,8 @@ Line = t.Annotated[str, Field(min_length=1), AfterValidator(_no_line_break)]
 StorePath = t.Annotated[Line, AfterValidator(_stored)]
 ProfileName = t.Annotated[Line, AfterValidator(_profile_name)]
 SomeSize = t.Annotated[Size, AfterValidator(_positive)]
+# As it stands in a request's first line: whatever is not plain ASCII is written as %XX there.
+WebPath = t.Annotated[str, Field(pattern=r"^/[!-~]*$")]
 PortNumber = t.Annotated[int, Field(ge=1, le=65535)]
 
 
@@ -162,7 +164,7 @@ class Health(Strict):
     """How to see that a replica serves."""
 
     port: str = Field(description="name of one of the ports")
-    path: t.Annotated[str, Field(pattern=r"^/\S*$")] = "/health"
+    path: WebPath = "/health"
     start_period: int = Field(default=60, ge=0, description="seconds until a failed check counts")
     interval: int = Field(default=30, ge=1, description="seconds from one check to the next")
     timeout: int = Field(default=10, ge=1, description="seconds that an answer may take")
@@ -173,7 +175,7 @@ class Volume(Strict):
     """A directory of the host inside the container."""
 
     source: Line = Field(description="absolute, or relative to the host's model store")
-    target: t.Annotated[str, Field(pattern=r"^/\S*$")]
+    target: t.Annotated[str, Field(pattern=r"^/[^\s\x00-\x1f\x7f-\x9f]*$")]
     read_only: bool = True
 
     @model_validator(mode="after")
@@ -267,7 +269,7 @@ class WarmUp(Strict):
     """A request that a new version has to answer before anybody else's reaches it."""
 
     method: t.Literal["GET", "POST"] = "GET"
-    path: t.Annotated[str, Field(pattern=r"^/\S*$")]
+    path: WebPath
     body: str = ""
     content_type: Line = "application/json"
     status: int = Field(default=200, ge=100, le=599)

@@ -1,7 +1,11 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ten thousand manifests that nobody should write: each is read, or refused in lines that a person can use. None is a crash."""
+"""Ten thousand manifests that nobody should write: each is read, or refused in lines that a person can use. None is a crash.
+
+What is read can do no harm to others: it makes no line of the gateways' files but those that are meant, and no runtime mounts anything
+for it that is not below the model store.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,12 @@ import re
 import typing as t
 from pathlib import Path
 
+import pytest
 import yaml
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import gateway, gateway_config, runtimes
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import need_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, read_manifests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -65,6 +71,10 @@ ODD: st.SearchStrategy[t.Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=12), inner, max_size=3),
     max_leaves=5,
 )
+# Put into a text that was right: what is hard to see, and what other programs read in their own way.
+SLIPS = ["\n", "\x00", "\x1b", "\x7f", " ", "\u2028", "'", "/", "/../"]
+GATEWAY = gateway.read_settings({"domain": "models.example.com"})
+MEANT = re.compile(r"|#[ -~]*|(global|defaults|frontend [a-z_]+|backend [a-z0-9_-]+)|    [ -~]+")
 MANY = settings(max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
@@ -79,6 +89,30 @@ def places(data: t.Any, at: tuple[t.Any, ...] = ()) -> t.Iterator[tuple[t.Any, .
 PLACES = sorted(places(COMPLETE), key=repr)
 
 
+def minds_its_own(manifest: Manifest) -> None:
+    """The gateways' files have the lines that they should, and what a runtime mounts lies below the model store."""
+    data = manifest.data()
+    wanted = [*(data["weights"] or ()), data["model"] or {}, data["triton"] or {}]
+    for path in [one["path"] for one in wanted if one] + [mount["source"] for mount in mounts(data)]:
+        assert not path.startswith("/"), path
+        assert ".." not in path.split("/"), path
+    line = {"service": manifest.service, "replica": 1, "ports": {port["name"]: 18000 for port in data["ports"]}}
+    try:
+        routes, _notes = gateway.make_routes([manifest], {"h1": {"services": [line]}}, {"h1": "10.0.0.1"}, GATEWAY)
+    except FleetError:
+        return  # an address that is the gateway's own
+    for row in gateway_config.config(routes, {}, {}, GATEWAY).split("\n"):
+        assert MEANT.fullmatch(row), row
+    for text in gateway_config.files(routes, {}, {}, GATEWAY).values():
+        assert re.fullmatch(r"([!-~]+ [a-z0-9-]+\n)*", text), text
+
+
+def mounts(data: dict[str, t.Any]) -> list[dict[str, t.Any]]:
+    """What the runtimes would mount, that of the manifest and those of which it has a block too."""
+    known = {"triton": data["triton"], "speech": data["speech"], "vllm": data["model"]}
+    return [mount for runtime, block in known.items() if block for mount in runtimes.volumes({**data, "runtime": runtime})]
+
+
 def judge(text: str) -> None:
     """Read, or refused in lines that each name the file and have neither a traceback nor a control character."""
     try:
@@ -89,6 +123,7 @@ def judge(text: str) -> None:
             assert not re.search(r"Traceback|[\x00-\x08\x0b-\x1f\x7f]", line), line
         return
     json.dumps(manifest.data(), allow_nan=False)
+    minds_its_own(manifest)
     assert manifest.digest().startswith("sha256:")
     assert need_of(manifest).service == manifest.service
 
@@ -109,6 +144,19 @@ def test_any_value_in_any_field_is_read_or_refused(changes: list[tuple[tuple[t.A
         except (KeyError, IndexError, TypeError):
             continue  # what was there went with a change before
     judge(yaml.safe_dump(data, allow_unicode=True, sort_keys=False))
+
+
+@pytest.mark.parametrize("slip", SLIPS, ids=ascii)
+def test_a_character_too_many_in_any_word_is_read_or_refused(slip: str) -> None:
+    for place in PLACES:
+        data = json.loads(json.dumps(COMPLETE))
+        here = data
+        for key in place[:-1]:
+            here = here[key]
+        right = here[place[-1]]
+        for at in (0, len(right) // 2, len(right)) if isinstance(right, str) else ():
+            here[place[-1]] = right[:at] + slip + right[at:]
+            judge(yaml.safe_dump(data, allow_unicode=True, sort_keys=False))
 
 
 @MANY

@@ -176,7 +176,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "other schema": ({"schema": "2"}, "m/a.yml:1: schema: unknown value 2; write 1"),
     "form": (
         {"health": "{port: http, path: health}"},
-        r"m/a.yml:9: health.path: 'health' does not have the right form; it must match ^/\S*$",
+        r"m/a.yml:9: health.path: 'health' does not have the right form; it must match ^/[!-~]*$",
     ),
     "no unit": ({"gpu": "{memory: 8}"}, "m/a.yml:7: gpu.memory: 8 has no unit; write '8 MiB' or '8 GiB'"),
     "other unit": (
@@ -343,6 +343,18 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "a notebook without a port": (
         {"runtime": "notebook", "ports": ""},
         "m/a.yml:5: runtime: nobody could reach a notebook without a port; add 'ports: [{name: http, container: 8888}]'",
+    ),
+    "a health path that ends the line": (
+        {"health": '{port: http, path: "/h\\0"}'},
+        r"m/a.yml:9: health.path: '/h\x00' does not have the right form; it must match ^/[!-~]*$",
+    ),
+    "a warm-up that paints the terminal": (
+        {"health": "{port: http}", "rollout": '{warm_up: {path: "/\\e[31m"}}'},
+        r"m/a.yml:10: rollout.warm_up.path: '/\x1b[31m' does not have the right form; it must match ^/[!-~]*$",
+    ),
+    "a target with a control character": (
+        {"volumes": '[{source: a, target: "/a\\0"}]'},
+        r"m/a.yml:9: volumes[0].target: '/a\x00' does not have the right form; it must match ^/[^\s\x00-\x1f\x7f-\x9f]*$",
     ),
     "a name with a line break": (
         {"service": '"receipt-ocr\\n"'},
