@@ -183,7 +183,8 @@ def make_routes(
 
     ``plans``: host -> plan. ``addresses``: host -> how the gateway reaches it.
 
-    :raises FleetError: two services under one address, a path that is the gateway's own, a host without a usable address.
+    :raises FleetError: two services under one address, one below that of another team's, a path that is the gateway's own, a host
+        without a usable address.
     """
     places: dict[str, list[tuple[str, Data]]] = {}
     for host in sorted(plans):
@@ -191,8 +192,8 @@ def make_routes(
             places.setdefault(line["service"], []).append((host, line))
     routes: list[Route] = []
     notes: list[str] = []
-    errors: list[FleetError] = []
-    taken: dict[tuple[str | None, str | None], str] = {}
+    manifests = list(manifests)
+    errors: list[FleetError] = [*strangers(manifests, settings)]
     for manifest in manifests:
         wish = manifest.model.route
         if wish is None:
@@ -200,10 +201,6 @@ def make_routes(
         at, path = _address(manifest, settings)
         if path is not None and (path == OWN_PATH or path.startswith(f"{OWN_PATH}/")):
             errors.append(manifest.located.error(("route", "path"), f"'{OWN_PATH}' is the gateway's own", "choose another path"))
-            continue
-        if (other := taken.setdefault((at, path), manifest.service)) != manifest.service:
-            wrong = f"service '{other}' has the same address {at or ''}{path or ''}"
-            errors.append(manifest.located.error(("route",), wrong, "give each service its own host or path"))
             continue
         try:
             routes.append(_route(manifest, at, path, places.get(manifest.service, []), addresses, settings, notes))
@@ -220,6 +217,49 @@ def _address(manifest: Manifest, settings: Settings) -> tuple[str | None, str | 
     if host is None and path is None:
         return (f"{manifest.service}.{settings.domain}", None) if settings.domain else (None, f"/{manifest.service}")
     return host, path
+
+
+def strangers(manifests: Sequence[Manifest], settings: Settings) -> t.Iterator[FleetError]:
+    """Addresses that two services have, and those that take a part of what is sent to a service of another team.
+
+    The longest address wins, so whoever had one below another's would get its requests. ``<service>.<domain>`` is the service's whether
+    it uses it or not; a name of the gateways themselves is a path's without a host.
+    """
+    routed = [(manifest, _key(*_address(manifest, settings), settings)) for manifest in manifests if manifest.model.route is not None]
+    taken: dict[tuple[str, str], Manifest] = {}
+    for manifest, key in routed:
+        owner = taken.setdefault(key, manifest)
+        if owner is not manifest:
+            wrong = f"service '{owner.service}' has the same address {_shown(manifest, settings)}"
+            yield manifest.located.error(("route",), wrong, "give each service its own host or path")
+    named = {(f"{manifest.service}.{settings.domain}", ""): manifest for manifest in manifests if settings.domain}
+    for manifest, key in routed:
+        if taken[key] is not manifest:
+            continue  # that was said above
+        above = (owner for each in _upwards(key) for owner in (taken.get(each), named.get(each)) if owner is not None)
+        owner = next((each for each in above if each.model.team != manifest.model.team), None)
+        if owner is not None:
+            wrong = f"{_shown(manifest, settings)} is part of the address of '{owner.service}', a service of team '{owner.model.team}'"
+            yield manifest.located.error(("route",), wrong, "choose another host or path")
+
+
+def _key(host: str | None, path: str | None, settings: Settings) -> tuple[str, str]:
+    """An address as the gateways compare it: '' for the host where any leads there."""
+    return "" if host in (None, settings.name, settings.domain) else str(host), path or ""
+
+
+def _upwards(key: tuple[str, str]) -> t.Iterator[tuple[str, str]]:
+    """An address and all those that it is below."""
+    host, path = key
+    while path:
+        yield host, path
+        path = path.rpartition("/")[0]
+    yield host, ""
+
+
+def _shown(manifest: Manifest, settings: Settings) -> str:
+    host, path = _address(manifest, settings)
+    return f"{host or ''}{path or ''}"
 
 
 def _route(

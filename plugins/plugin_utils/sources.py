@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import AfterValidator, Field, Strict, Wrong, check, model_validator
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.gateway import read_settings, strangers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, Path, raise_all, read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Line, Manifest, Name, read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.runtimes import volumes as runtime_volumes
@@ -20,6 +21,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.runtimes import volum
 _PROJECT = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$")
 _REF = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$")
 _PATTERN = re.compile(r"^[a-z][a-z0-9-]*\*?$")
+
+_HOST = re.compile(r"^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")
 
 
 def _project(value: str) -> str:
@@ -46,6 +49,12 @@ def _directory(value: str) -> str:
     return value
 
 
+def _route_host(value: str) -> str:
+    if not _HOST.fullmatch(value):
+        raise Wrong(f"'{value}' is not a host name", "write ocr.example.com, or *.claims.example.com for all below it")
+    return value
+
+
 def _absolute(value: str) -> str:
     if not value.startswith("/") or ".." in value.split("/"):
         raise Wrong(f"'{value}' is not a directory of a host", "write an absolute path without '..'")
@@ -63,6 +72,9 @@ class SourceModel(Strict):
     environments: list[Name] = Field(default_factory=list, description="only these; any when empty")
     lease_days: float | None = Field(default=None, gt=0, description="each service must have a lease of at most so many days: previews")
     priority: int = Field(default=100, ge=0, le=100, description="no service may have a higher priority")
+    route_hosts: list[t.Annotated[str, AfterValidator(_route_host)]] = Field(
+        default_factory=list, description="host names that a route may have: ocr.example.com, *.claims.example.com; by default none"
+    )
     host_paths: list[t.Annotated[str, AfterValidator(_absolute)]] = Field(
         default_factory=list, description="directories of hosts from which it may mount; by default only the model store"
     )
@@ -149,6 +161,7 @@ def gather(
     except FleetError as error:
         errors.append(error)
         manifests = _readable(written)
+    errors.extend(strangers(manifests, read_settings({})))
     for manifest in manifests:
         if manifest.file in whose:
             errors.extend(strange(manifest, whose[manifest.file]))
@@ -186,10 +199,18 @@ def strange(manifest: Manifest, source: Source) -> t.Iterator[FleetError]:
     if allowed.lease_days is not None and (model.lease is None or model.lease.days > allowed.lease_days):
         wrong = f"what comes from branch '{allowed.ref}' of '{allowed.project}' ends after at most {allowed.lease_days:g} days"
         yield manifest.located.error(("lease",), wrong, f"write 'lease: {{days: {allowed.lease_days:g}}}'")
+    host = None if model.route is None else model.route.host
+    if host is not None and not any(_named(host, name) for name in allowed.route_hosts):
+        hint = "leave it out, for the service has an address without it, or ask the platform team for 'route_hosts' in sources.yml"
+        yield manifest.located.error(("route", "host"), f"'{allowed.project}' may not have the host name '{host}'", hint)
     for field, path in _mounted(manifest):
         if not any(_below(path, allowed_path) for allowed_path in ("", *allowed.host_paths)):
             hint = "write a path relative to the model store, or ask the platform team for 'host_paths' in sources.yml"
             yield manifest.located.error(field, f"'{allowed.project}' may not mount '{path}' of a host", hint)
+
+
+def _named(host: str, name: str) -> bool:
+    return host.endswith(name[1:]) if name.startswith("*.") else host == name
 
 
 def _mounted(manifest: Manifest) -> t.Iterator[tuple[Path, str]]:

@@ -65,6 +65,45 @@ def test_an_address_is_given_once_and_never_the_gateways_own() -> None:
     assert "2.yml:11: route.path: '/_fleet' is the gateway's own; choose another path" in told
 
 
+@pytest.mark.parametrize(
+    ("mine", "theirs", "shown"),
+    [
+        ("{}", "{host: ocr.models.example.com, path: /v1, keys: false}", "ocr.models.example.com/v1"),
+        ("{}", "{host: ocr.models.example.com}", "ocr.models.example.com"),
+        ("{path: /ocr}", "{path: /ocr/v1}", "/ocr/v1"),
+        ("{path: /ocr}", "{path: /ocr//v1}", "/ocr//v1"),
+        ("{path: /ocr}", "{host: models.example.com, path: /ocr/v1}", "models.example.com/ocr/v1"),
+        ("{host: models.example.com, path: /ocr}", "{path: /ocr/v1/x}", "/ocr/v1/x"),
+        ("{host: api.example.com}", "{host: api.example.com, path: /v1}", "api.example.com/v1"),
+        ("{host: a.example.com}", "{host: ocr.models.example.com}", "ocr.models.example.com"),
+    ],
+)
+def test_no_team_gets_requests_that_are_sent_to_a_service_of_another(mine: str, theirs: str, shown: str) -> None:
+    settings = gateway.read_settings({"domain": "models.example.com"})
+    with pytest.raises(FleetError, match=r"^1\.yml:11: route: ") as refused:
+        routes_of(manifest_text("ocr", route=mine), manifest_text("other", team="fraud", route=theirs), settings=settings)
+    told = str(refused.value)
+    same = f"service 'ocr' has the same address {shown}; give each service its own host or path"
+    part = f"{shown} is part of the address of 'ocr', a service of team 'claims'; choose another host or path"
+    assert told.removeprefix("1.yml:11: route: ") in (same, part)
+    if "v1" in theirs:
+        assert routes_of(manifest_text("ocr", route=mine), manifest_text("other", route=theirs), settings=settings)
+
+
+def test_teams_share_a_host_name_by_paths_beside_each_other() -> None:
+    settings = gateway.read_settings({"domain": "models.example.com"})
+    texts = [
+        manifest_text("one", route="{host: api.example.com, path: /one}"),
+        manifest_text("two", team="fraud", route="{host: api.example.com, path: /ones}"),
+        manifest_text("one-more", team="other", route="{path: /one}"),
+    ]
+    assert [(route.host, route.path) for route in routes_of(*texts, settings=settings)] == [
+        ("api.example.com", "/one"),
+        (None, "/one"),
+        ("api.example.com", "/ones"),
+    ]
+
+
 def test_a_service_without_host_and_path_gets_one_from_the_domain_or_its_name() -> None:
     (route,) = routes_of(manifest_text("ocr"))
     assert (route.host, route.path) == (None, "/ocr")

@@ -89,6 +89,31 @@ def test_previews_must_end_and_may_mount_what_the_platform_allows() -> None:
     assert problems(preview=[manifest("preview-a", lease="{days: 2}", volumes="[{source: /srv/database, target: /x}]")])
 
 
+def test_a_project_has_the_host_names_that_the_platform_gave_it() -> None:
+    routed = "ports: [{name: http, container: 80}]\nroute: {host: %s}\n"
+    (told,) = problems(manifest() + routed % "llm-chat.models.example.com")
+    assert told.startswith(
+        "main/0.yml:8: route.host: 'claims/services' may not have the host name 'llm-chat.models.example.com'; leave it out"
+    )
+    given = LIST.replace("priority: 60", "route_hosts: [ocr.example.com, '*.claims.example.com']")
+    (source, *_more) = read_sources("sources.yml", given)
+    for host, right in {
+        "ocr.example.com": True,
+        "a.claims.example.com": True,
+        "claims.example.com": False,
+        "xclaims.example.com": False,
+        "a.ocr.example.com": False,
+    }.items():
+        assert (not list(strange(read_manifest("m.yml", manifest() + routed % host), source))) is right, host
+
+
+def test_an_address_in_another_teams_is_told_before_it_is_merged() -> None:
+    ports = "ports: [{name: http, container: 80}]\n"
+    mine = manifest() + ports + "route: {path: /llm/v1}\n"
+    with pytest.raises(FleetError, match=r"main/0.yml:8: route: /llm/v1 is part of the address of 'llm', a service of team 'platform'"):
+        gathered([mine], own=[manifest("llm", "platform") + ports + "route: {}\n"])
+
+
 def test_what_a_runtime_would_mount_of_a_host_is_asked_for_as_well() -> None:
     source = read_sources("sources.yml", LIST)[0]
     speaks = read_manifest("m.yml", manifest(runtime="speech", speech="{model: whisper}"))
@@ -129,6 +154,7 @@ def test_a_change_stands_for_what_its_project_has_at_that_branch() -> None:
         ("{project: a/b, team: a1, services: []}", "it needs at least 1"),
         ("{project: a/b, team: a1, services: [x1], directory: ../x}", "leads out of the project"),
         ("{project: a/b, team: a1, services: [x1], host_paths: [data]}", "is not a directory of a host"),
+        ("{project: a/b, team: a1, services: [x1], route_hosts: ['*']}", "is not a host name"),
         ("{project: a/b, team: a1}", "the field 'services' is missing"),
     ],
 )
