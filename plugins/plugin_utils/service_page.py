@@ -28,6 +28,8 @@ Data = Mapping[str, t.Any]
 # HAProxy's expressions stand between two characters that no text of people has (they are taken out of it).
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _LIVE = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
+# Besides, HAProxy reads a file only up to its first NUL, and a terminal does what other control characters say.
+_NOT_SHOWN = re.compile(f"[{_OPEN}{_CLOSE}\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # Room that HAProxy needs beside a page: headers, and numbers longer than their expressions.
 _MARGIN = 4096
 
@@ -133,7 +135,7 @@ class Pages:
             self._template = environment.from_string(template)
         except TemplateError as error:
             raise FleetError(f"the template of the pages cannot be read: {error}", line=getattr(error, "lineno", None)) from error
-        self._key_help = key_help or KEY_HELP
+        self._key_help = _NOT_SHOWN.sub("", key_help or KEY_HELP)
 
     def draw(self, page: Page | None, pages: Sequence[Page], live: bool, number: int = 1, numbers: int = 1) -> str:
         """One service's page, or with None the list of services; with ``live`` in the form that HAProxy fills in."""
@@ -162,9 +164,18 @@ def _for_haproxy(text: str) -> str:
 
 
 def without_marks(page: Page) -> Page:
-    """Owners' words without the characters that would be taken for HAProxy's."""
-    words = {name: re.sub(f"[{_OPEN}{_CLOSE}]", "", getattr(page, name)) for name in ("owner", "description", "image")}
-    return Page(**{**page.__dict__, **words})
+    """The page without the characters that would be taken for HAProxy's, wherever an owner may have written them."""
+    return Page(**{name: _shown(value) for name, value in page.__dict__.items()})
+
+
+def _shown(value: t.Any) -> t.Any:
+    if isinstance(value, str):
+        return _NOT_SHOWN.sub("", value)
+    if isinstance(value, tuple):
+        return tuple(_shown(each) for each in value)
+    if isinstance(value, Call | Replica):
+        return type(value)(**{name: _shown(each) for name, each in value.__dict__.items()})
+    return value
 
 
 def draw_all(drawer: Pages, pages: Sequence[Page], live: bool) -> dict[str, str]:

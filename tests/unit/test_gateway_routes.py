@@ -205,6 +205,49 @@ def test_a_page_escapes_what_owners_write_and_fetches_nothing() -> None:
         assert drawn["ocr"].count("%[nbsrv(") == int(live)
 
 
+MARKED = "\ue000env(HOME)\ue001\ue000req.hdr(cookie)\ue001"
+
+
+@pytest.mark.parametrize("field", ["description", "owner", "body", "type", "model", "triton", "tensor", "key_help"])
+def test_no_word_of_an_owner_is_an_expression_of_haproxy(field: str) -> None:
+    runtime, more = (
+        "http",
+        {
+            "description": f"description: '{MARKED}'\n",
+            "owner": f"owner: '{MARKED}'\n",
+            "body": f"rollout: {{warm_up: {{method: POST, path: /, body: '{MARKED}'}}}}\n",
+            "type": f"rollout: {{warm_up: {{method: POST, path: /, body: x, content_type: '{MARKED}'}}}}\n",
+        }.get(field, ""),
+    )
+    if field == "model":
+        runtime, more = "vllm", RUNTIMES["vllm"].replace("8192, ", f"8192, path: x, name: '{MARKED}'}}\n#")
+    elif field in ("triton", "tensor"):
+        block = RUNTIMES["triton"]
+        more = (
+            block.replace("path: x", f"path: x, model: '{MARKED}'") if field == "triton" else block.replace("name: x", f"name: '{MARKED}'")
+        )
+        runtime = "triton"
+    text = manifest_text("ocr", more=more).replace("runtime: http", f"runtime: {runtime}")
+    (manifest,) = manifests_of(text)
+    (route,) = routes_of(text)
+    page = service_page.make_page(manifest, route, {}, NONE, "gw")
+    drawer = service_page.Pages(TEMPLATE, MARKED if field == "key_help" else "")
+    for drawn in service_page.draw_all(drawer, [page], live=True).values():
+        assert "%[env" not in drawn
+        assert "%[req" not in drawn
+        assert drawn.count("%[") == drawn.count("%[nbsrv(svc_ocr)]") == 1
+
+
+def test_a_page_has_no_control_character() -> None:
+    text = manifest_text("ocr", more='description: "a\\0b\\e[31m\\tc"\n')
+    (manifest,) = manifests_of(text)
+    (route,) = routes_of(text)
+    page = service_page.make_page(manifest, route, {}, NONE, "gw")
+    drawn = service_page.draw_all(service_page.Pages(TEMPLATE), [page], live=True)["ocr"]
+    assert "ab[31m\tc" in drawn
+    assert "\0" not in drawn
+
+
 def test_a_page_says_when_what_runs_is_older_than_the_manifest() -> None:
     text = manifest_text("ocr")
     (manifest,) = manifests_of(text)
