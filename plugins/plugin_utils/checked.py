@@ -179,6 +179,8 @@ def _limit(kind: str, context: Mapping[str, t.Any], message: str) -> str:
         return f"it must be {text} {context[key]:g}"
     if kind in ("too_short", "string_too_short"):
         return f"it needs at least {context['min_length']}"
+    if kind in ("too_long", "string_too_long"):
+        return f"it may have at most {context['max_length']}"
     return message
 
 

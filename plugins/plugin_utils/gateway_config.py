@@ -225,7 +225,8 @@ def _backend(route: Route, settings: Settings) -> list[str]:
     if route.keys:
         lines += [
             "    http-request deny status 401 default-errorfiles unless { var(txn.key) -m found }",
-            f"    http-request deny status 403 default-errorfiles unless {{ var(txn.team) -m str {' '.join(route.teams)} }}",
+            *(f"    acl allowed var(txn.team) -m str {' '.join(some)}" for some in _parts(route.teams)),
+            "    http-request deny status 403 default-errorfiles unless allowed",
             "    http-request del-header authorization",
             "    http-request set-header X-Gpuops-Team %[var(txn.team)]",
             "    http-request set-var(txn.caller) var(txn.team)",
@@ -261,6 +262,11 @@ def _backend(route: Route, settings: Settings) -> list[str]:
     # The name resolves nowhere: it lets HAProxy keep, over a reload, the address that a rollout has set.
     lines += [f"    server {name} surge.invalid:1 init-addr last,127.0.0.1 disabled" for name in route.surges]
     return [*lines, ""]
+
+
+def _parts(words: Sequence[str]) -> t.Iterator[Sequence[str]]:
+    """HAProxy takes 64 words a line, and refuses all of its files for one that has more. Lines of one acl are joined by 'or'."""
+    return (words[at : at + 32] for at in range(0, len(words), 32))
 
 
 def _limits(route: Route, settings: Settings) -> list[str]:

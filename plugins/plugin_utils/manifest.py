@@ -253,14 +253,16 @@ class Route(Strict):
     """How the service is reached through the gateway."""
 
     port: str = Field(default="http", description="name of one of the ports")
-    host: t.Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")] | None = Field(
+    host: t.Annotated[str, Field(max_length=253, pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$")] | None = Field(
         default=None, description="host name; <service>.<fleet_gateway_domain> if neither host nor path is given"
     )
-    path: t.Annotated[str, Field(pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9_-]$")] | None = Field(
+    path: t.Annotated[str, Field(max_length=255, pattern=r"^/[A-Za-z0-9._/-]*[A-Za-z0-9_-]$")] | None = Field(
         default=None, description="path prefix, which is taken off before the request is passed on"
     )
     keys: bool = Field(default=True, description="only requests with an API key of a team are let in")
-    teams: list[Name] = Field(default_factory=list, description="teams whose keys are let in; the service's own team always is")
+    teams: list[Name] = Field(
+        default_factory=list, max_length=100, description="teams whose keys are let in; the service's own team always is"
+    )
     rate: int | None = Field(default=None, ge=1, description="requests a minute that one team may send; the platform's default if left out")
     timeout: int = Field(default=60, ge=1, le=86400, description="seconds that an answer may take")
 

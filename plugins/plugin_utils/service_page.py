@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import typing as t
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import name_of
@@ -32,6 +32,8 @@ _LIVE = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
 _NOT_SHOWN = re.compile(f"[{_OPEN}{_CLOSE}\x00-\x08\x0b-\x1f\x7f-\x9f]")
 # Room that HAProxy needs beside a page: headers, and numbers longer than their expressions.
 _MARGIN = 4096
+# Characters of a description where the page would be too large with all of it.
+_SHORT = 400
 
 
 @dataclass(frozen=True)
@@ -178,20 +180,31 @@ def _shown(value: t.Any) -> t.Any:
     return value
 
 
+def _ever_smaller(page: Page) -> t.Iterator[Page]:
+    yield page
+    page = replace(page, call=None, examples=())
+    yield page
+    short = {name: _cut(getattr(page, name)) for name in ("owner", "description", "image")}
+    yield replace(page, **short)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHORT else f"{text[:_SHORT]}…"
+
+
 def draw_all(drawer: Pages, pages: Sequence[Page], live: bool) -> dict[str, str]:
     """Name -> text of every page: '' is the list of services, which goes on as '2', '3' ... where it is too long for one page.
 
-    :raises FleetError: a page of one service is larger than HAProxy can answer with.
+    A page of a service that is larger than HAProxy can answer with loses its calls, then the end of what people wrote: what one owner
+    writes must not keep the others' pages, and with them the routes, from the gateway.
     """
     clean = [without_marks(page) for page in pages]
     drawn: dict[str, str] = {}
     for page in clean:
-        text = drawer.draw(page, clean, live)
-        if live and len(text.encode()) > BUFFER - _MARGIN:
-            size = len(text.encode())
-            hint = f"shorten its description or its warm-up request; {BUFFER - _MARGIN} bytes is the most"
-            raise FleetError(f"the page of {page.service} has {size} bytes", file="gateway", hint=hint)
-        drawn[page.service] = text
+        for smaller in _ever_smaller(page):
+            drawn[page.service] = drawer.draw(smaller, clean, live)
+            if not live or len(drawn[page.service].encode()) <= BUFFER - _MARGIN:
+                break
 
     def length(*shown: Page) -> int:
         return len(drawer.draw(None, shown, live, 10, 10).encode())

@@ -541,6 +541,26 @@ def test_pages_are_served_with_what_answers_now(gateway: MakeGateway, service: M
     assert here.ask("/_fleet/ocr/", None).status == 404
 
 
+def test_the_most_that_one_owner_may_write_is_taken_by_haproxy_and_harms_nobody(gateway: MakeGateway, service: MakeService) -> None:
+    ocr = service("ocr")
+    here = gateway()
+    teams = ", ".join([*(f"a{number:02d}-{'x' * 58}" for number in range(99)), "fraud"])
+    long = f"description: '{'<&中' * 20000}'\nowner: '{'%' * 5000}'\n"
+    long += f"rollout: {{warm_up: {{method: POST, path: /{'w' * 9000}, body: '{'b' * 9000}'}}}}\n"
+    texts = [
+        manifest_text("ocr", route=f"{{teams: [{teams}]}}", more=long),
+        manifest_text("deep", route=f"{{host: {'a.' * 126}b, path: /{'.a' * 127}}}"),
+    ]
+    assert not here.bring(texts, {"gpu-01": plan_of(("ocr", 1, ocr.port))})["failed"]
+    here.until_answers("/ocr/")
+    assert [here.ask("/ocr/", key).status for key in (CLAIMS, FRAUD, OTHER)] == [200, 200, 403]
+    page = here.ask("/_fleet/ocr/", None)
+    assert page.status == 200
+    assert "Key" in page.body.decode()
+    assert "Call it" not in page.body.decode()
+    assert "Call it" in here.ask("/_fleet/deep/", None).body.decode()
+
+
 def test_a_fleet_of_many_services_is_taken_by_haproxy_and_listed_whole(gateway: MakeGateway) -> None:
     here = gateway(domain="models.example.com")
     texts = [manifest_text(f"service-{number:03}", replicas=3) for number in range(300)]

@@ -356,6 +356,14 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
         {"volumes": '[{source: a, target: "/a\\0"}]'},
         r"m/a.yml:9: volumes[0].target: '/a\x00' does not have the right form; it must match ^/[^\s\x00-\x1f\x7f-\x9f]*$",
     ),
+    "too long a path": (
+        {"route": f"{{path: /{'a' * 255}}}"},
+        f"m/a.yml:9: route.path: '/{'a' * 54}...' is not right; it may have at most 255",
+    ),
+    "too many teams": (
+        {"route": f"{{teams: [{', '.join(f't{number}' for number in range(101))}]}}"},
+        "m/a.yml:9: route.teams: a list is not right; it may have at most 100",
+    ),
     "a name with a line break": (
         {"service": '"receipt-ocr\\n"'},
         "m/a.yml:2: service: 'receipt-ocr ' is not a name; "
