@@ -8,6 +8,7 @@ Source: HAProxy's management guide 2.6 to 3.0, sections 9.3 ("Unix Socket comman
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import re
 import socket
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.module_utils import journal
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.lease import LockedError, exclusive
 
 # Longest time for one answer, in seconds.
 _ANSWER_SECONDS = 10.0
@@ -26,6 +28,9 @@ _MOST = 64 * 1024 * 1024
 _PAUSE = 0.1
 # The master starts itself anew at its start and at a reload; nobody listens at its socket meanwhile.
 _MASTER_SECONDS = 5.0
+# A reload may take reload_timeout, which is a minute where nobody sets it.
+_ALONE_SECONDS = 120.0
+_LOCK = "gateway"
 # Bits of srv_admin_state (management guide, "show servers state"): forced maintenance, forced drain.
 _MAINT, _DRAIN = 0x01, 0x08
 _RUNNING, _PASSED = 2, 3
@@ -266,9 +271,7 @@ def change(runtime: Runtime, wish: Wish, state_file: str | None, check: bool = F
     if check:
         return outcome
     if outcome.steps:
-        _bring(runtime, wish, found, address if moved else None)
-        if state_file is not None:
-            runtime.save(state_file)
+        _bring(runtime, wish, found, address if moved else None, state_file)
     elif wish.state == "ready" and wish.wait:
         _until_running(runtime, wish, fresh=False)
     if wish.state != "ready":
@@ -324,26 +327,51 @@ def _elsewhere(runtime: Runtime, wish: Wish, found: Server, check: bool) -> Outc
     return outcome
 
 
-def _bring(runtime: Runtime, wish: Wish, found: Server, address: tuple[str, int] | None) -> None:
-    if address is not None:
-        _tell(runtime, wish, "state maint")
-        _tell(runtime, wish, f"addr {address[0]} port {address[1]}")
+def _bring(runtime: Runtime, wish: Wish, found: Server, address: tuple[str, int] | None, state_file: str | None) -> None:
+    there = [] if address is None else ["state maint", f"addr {address[0]} port {address[1]}"]
     if wish.state != "ready" or not wish.wait:
-        _tell(runtime, wish, f"state {wish.state}")
+        _tell_all(runtime, wish, [*there, f"state {wish.state}"], state_file)
         return
     # It proves itself to HAProxy's own checks while it gets no request.
-    _tell(runtime, wish, "state drain")
-    _tell(runtime, wish, "health down")
+    _tell_all(runtime, wish, [*there, "state drain", "health down"], state_file)
     try:
         _until_running(runtime, wish, fresh=True)
     except FleetError:
-        if address is not None and not wish.stands_by:
-            # The version before may come back where it was.
-            _tell(runtime, wish, "state maint")
-            _tell(runtime, wish, f"addr {found.address} port {found.port}")
-        _tell(runtime, wish, f"state {'maint' if found.admin == 'maint' else 'drain'}")
+        # The version before may come back where it was.
+        back = [] if address is None or wish.stands_by else ["state maint", f"addr {found.address} port {found.port}"]
+        _tell_all(runtime, wish, [*back, f"state {'maint' if found.admin == 'maint' else 'drain'}"], state_file)
         raise
-    _tell(runtime, wish, "state ready")
+    _tell_all(runtime, wish, ["state ready"], state_file)
+
+
+def _tell_all(runtime: Runtime, wish: Wish, words: t.Sequence[str], state_file: str | None) -> None:
+    with alone(state_file):
+        for each in words:
+            _tell(runtime, wish, each)
+        if state_file is not None:
+            runtime.save(state_file)
+
+
+@contextlib.contextmanager
+def alone(state_file: str | Path | None) -> t.Iterator[None]:
+    """Neither a reload nor another play's change meanwhile: a reload would bring back what it had asked just before.
+
+    Whoever is at it is waited for; FleetError names them when that takes too long.
+    """
+    if state_file is None:
+        yield
+        return
+    deadline = time.monotonic() + _ALONE_SECONDS
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(exclusive(Path(state_file).parent, _LOCK))
+                break
+            except LockedError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_PAUSE)
+        yield
 
 
 def _tell(runtime: Runtime, wish: Wish, what: str) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from ansible_collections.gpuops.fleet.plugins.module_utils import journal
 from ansible_collections.gpuops.fleet.plugins.module_utils.commands import run
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.module_utils.haproxy import Runtime, ask, state_text
+from ansible_collections.gpuops.fleet.plugins.module_utils.haproxy import Runtime, alone, ask, state_text
 
 # HAProxy 2.6 is the oldest that has all that the configuration says.
 OLDEST = (2, 6)
@@ -80,19 +80,28 @@ def install(wish: Wish, check: bool = False) -> Outcome:
         outcome.steps.append("load the new configuration")
     if check:
         return outcome
-    for path in changed:
-        journal.write_text(path, wish.all()[path], _MODE)
-    if not wish.state_file.exists():
-        journal.write_text(wish.state_file, "1\n", 0o600)
-    if must_load:
-        try:
-            reload(wish)
-        except FleetError:
-            _put_back(before)
-            raise
+    with alone(wish.state_file):
+        _write(wish, changed)
+        if must_load:
+            try:
+                reload(wish)
+            except FleetError:
+                _put_back(before)
+                Runtime(wish.socket).save(str(wish.state_file))
+                raise
     for path in strays:
         path.unlink()
     return outcome
+
+
+def _write(wish: Wish, changed: t.Sequence[Path]) -> None:
+    """The state first: a HAProxy that starts with the new files would send requests to ports that other replicas have now."""
+    state = journal.read_text(wish.state_file)
+    true = "1\n" if state is None else state_text(state, _keeps(wish.config))
+    if true != state:
+        journal.write_text(wish.state_file, true, 0o600)
+    for path in changed:
+        journal.write_text(path, wish.all()[path], _MODE)
 
 
 def shown(texts: Mapping[Path, str]) -> str:
@@ -219,7 +228,8 @@ def _put_back(before: Mapping[Path, str | None]) -> None:
 
 def remove(path: Path, directory: Path, state_file: Path, check: bool = False) -> list[str]:
     """Take away all that :func:`install` wrote; the steps."""
-    there = [each for each in (path, directory, state_file) if each.exists()]
+    lock = state_file.parent / "gateway.lock"
+    there = [each for each in (path, directory, state_file, lock) if each.exists()]
     for each in [] if check else there:
         if each.is_dir():
             shutil.rmtree(each)

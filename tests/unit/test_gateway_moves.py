@@ -135,3 +135,31 @@ def test_an_address_is_known_by_its_name_too_and_a_replica_that_the_gateway_does
     for more in ({"state": "drain"}, {"port": one.port}):
         result = here.server("ocr", "ocr-2", address=A, **more)
         assert (result["failed"], result["known"]) == (False, False), result
+
+
+def test_a_gateway_that_was_off_while_a_replica_moved_sends_nobody_to_who_has_its_port_now(
+    here: Gateway, service: t.Callable[..., Service]
+) -> None:
+    other, own = service("other"), service("own")
+    here.bring([manifest_text("ocr")], on_a(other.port))
+    here.until_answers("/ocr/")
+    here.server("ocr", "ocr-1", state="drain")
+    here.server("ocr", "ocr-1", state="ready")
+    here.stop()
+    here.bring([manifest_text("ocr")], on_a(own.port))  # starts it when the files are there
+    here.until_answers("/ocr/")
+    assert here.ask("/ocr/").body == b"own"
+
+
+def test_a_change_waits_while_new_files_are_loaded(here: Gateway, service: t.Callable[..., Service]) -> None:
+    one = service("one")
+    here.bring([manifest_text("ocr")], on_a(one.port))
+    here.until_answers("/ocr/")
+    results: list[dict[str, t.Any]] = []
+    with haproxy.alone(here.where / "servers"):
+        late = threading.Thread(target=lambda: results.append(here.server("ocr", "ocr-1", state="drain")))
+        late.start()
+        time.sleep(0.7)
+        assert at(here).admin == "ready"
+    late.join(20)
+    assert (results[0]["changed"], at(here).admin) == (True, "drain")
