@@ -42,7 +42,7 @@ class Settings:
 
     ``parent`` and ``job``: pipeline and job whose artifacts the jobs take; without a parent they take none. ``gated``: environments
     whose changes a person lets through. ``domain``: of the gateway; addresses are below it. ``addresses``: host -> name in an address.
-    ``gateways``: the fleet has some, and they are brought up to the plans last.
+    ``gateways``: the fleet has some. They are brought up to the plans when replicas have come, before those that moved leave their old host.
     """
 
     parent: str = ""
@@ -87,9 +87,11 @@ def _jobs(changes: Changes, plans: Mapping[str, Data], settings: Settings) -> di
     steps = steps_of(changes.work)
     waits = needs_of(steps)
     first = {step.host: step.job for step in steps}
+    # Requests go to the new place of a replica before it leaves the old one.
+    leaving = {step.host for step in steps if settings.gateways and step.leaves and waits[step.host]}
     for step in steps:
         needs = [gates[name] for name in sorted({work.service for work in step.works} & {*gates})]
-        needs += [first[host] for host in sorted(waits[step.host])]
+        needs += [first[host] for host in sorted(waits[step.host])] + (["gateways"] if step.host in leaving else [])
         if len(step.works) > 1:
             jobs[step.job] = _together(step, plans, needs, settings)
             needs = [step.job]
@@ -106,12 +108,12 @@ def _jobs(changes: Changes, plans: Mapping[str, Data], settings: Settings) -> di
             "needs": _needs([], settings),
         }
     if settings.gateways and steps:
-        last = [step.job for step in steps]
+        come = [step.job for step in steps if step.host not in leaving]
         jobs["gateways"] = {
             "extends": ".fleet-gateways",
             "stage": "after",
             "resource_group": "fleet/gateways",
-            "needs": _needs(last, settings),
+            "needs": _needs(come, settings),
         }
     deployed = [work for work in changes.work if work.kind == "deploy"]
     for work in deployed:

@@ -118,6 +118,15 @@ def test_a_replica_that_moves_leaves_when_it_is_there() -> None:
     assert data["remove a from h1"]["stage"] == "after"
 
 
+def test_requests_go_to_the_new_place_of_a_replica_before_it_leaves_the_old_one() -> None:
+    last = {"h1": plan(line("a")), "h2": plan(), "h3": plan(line("gone"))}
+    new = {"h1": plan(), "h2": plan(line("a")), "h3": plan()}
+    data = child(compared(last, new), new, gateways=True)
+    assert needs(data, "gateways") == {"deploy a on h2", "remove gone from h3"}
+    assert needs(data, "remove a from h1") == {"deploy a on h2", "gateways"}
+    assert needs(data, "remove gone from h3") & {"gateways"} == set()
+
+
 def test_services_that_change_places_wait_in_no_circle() -> None:
     last, new = {"h1": plan(line("a")), "h2": plan(line("b"))}, {"h1": plan(line("b")), "h2": plan(line("a"))}
     data = child(compared(last, new), new)
