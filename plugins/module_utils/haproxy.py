@@ -259,7 +259,10 @@ def change(runtime: Runtime, wish: Wish, state_file: str | None, check: bool = F
         if servers is not None and wish.address is not None and wish.stands_by:
             wrong = f"the gateway has no server '{wish.server}' for {wish.service}"
             raise FleetError(wrong, hint="run playbook gateway; it gives each host with a replica one that stands by")
-        return Outcome(known=False, message=f"the gateway has no {wish.path}: nothing to do")
+        outcome = Outcome(known=False, message=f"the gateway has no {wish.path}: nothing to do")
+        if wish.state != "ready" and wish.address is not None and not check:
+            _wait_for_left_behind(runtime, wish, outcome)
+        return outcome
     address = _place(wish, found)
     if address is None:
         return _elsewhere(runtime, wish, found, check)
@@ -315,16 +318,20 @@ def _resolved(wish: Wish) -> list[str]:
 
 
 def _elsewhere(runtime: Runtime, wish: Wish, found: Server, check: bool) -> Outcome:
-    """Nothing is changed at a server of another host. Who drains waits for what was sent to its own before the gateway knew of the other."""
+    """Nothing is changed at a server of another host. Who drains waits for what was sent to its own address before."""
     words = f"{wish.path}: {_words(found.admin, found.address, found.port)}\n"
     outcome = Outcome(before=words, after=words)
     outcome.message = f"{wish.path} is at {found.address}:{found.port}, and not at {wish.address}: left as it is"
     if wish.state != "ready" and not check:
-        own = _resolved(wish)
-        outcome.sessions = _until_idle(wish, lambda: runtime.left_behind(wish.backend, wish.server, own))
-        if outcome.sessions and wish.wait:
-            outcome.message = _in_hand(wish, outcome.sessions)
+        _wait_for_left_behind(runtime, wish, outcome)
     return outcome
+
+
+def _wait_for_left_behind(runtime: Runtime, wish: Wish, outcome: Outcome) -> None:
+    own = _resolved(wish)
+    outcome.sessions = _until_idle(wish, lambda: runtime.left_behind(wish.backend, wish.server, own))
+    if outcome.sessions and wish.wait:
+        outcome.message = _in_hand(wish, outcome.sessions)
 
 
 def _bring(runtime: Runtime, wish: Wish, found: Server, address: tuple[str, int] | None, state_file: str | None) -> None:

@@ -47,8 +47,8 @@ options:
     description:
       - Address or name of the host that has it. The server is left where it is if left out.
       - A server that stands by is lent it.
-      - A replica's own server has its place from M(gpuops.fleet.gateway_config). With V(ready) it goes to this one before that only if it gets
-        no requests or does not answer at another host's address; or if the address is the same, and O(port) is not.
+      - A replica's own server has its place from M(gpuops.fleet.gateway_config). With V(ready) it goes to this one before that only if it
+        gets no requests or does not answer at another host's address; or if the address is the same, and O(port) is not.
         With V(drain) or V(maint) nothing is done when it is at another address. It has moved to another host then, and what that host's
         replica gets is none of the business of the one that leaves. Requests that were sent to this address before a reload are waited for.
     type: str

@@ -42,7 +42,8 @@ class Settings:
 
     ``parent`` and ``job``: pipeline and job whose artifacts the jobs take; without a parent they take none. ``gated``: environments
     whose changes a person lets through. ``domain``: of the gateway; addresses are below it. ``addresses``: host -> name in an address.
-    ``gateways``: the fleet has some. They are brought up to the plans when replicas have come, before those that moved leave their old host.
+    ``gateways``: the fleet has some. They are brought up to the plans when replicas have come, before those that moved leave their old
+    host.
     """
 
     parent: str = ""

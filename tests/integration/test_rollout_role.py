@@ -5,20 +5,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
+import time
 import typing as t
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.gpuops.fleet.plugins.module_utils import haproxy
 from ansible_collections.gpuops.fleet.plugins.module_utils import service_leases as leases
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifest
 from compose_world import Behaviour, World, answers, compose_world, in_path
@@ -101,11 +106,11 @@ class Place:
     def bring(self, image: str, surge: bool = False, check: bool = False, **more: t.Any) -> Run:
         return self.play(self.task(image, surge, **more), *(["--check", "--diff"] if check else []))
 
-    def state(self, word: str, name: str = "ocr-1", **more: t.Any) -> Run:
+    def state(self, word: str, name: str = "ocr-1", options: tuple[str, ...] = (), **more: t.Any) -> Run:
         """The role with a state that needs no manifest."""
         task = self.task(GOOD, False)
         own = {key: value for key, value in task["vars"].items() if "manifest" not in key and key != "model_service_placement"}
-        return self.play({**task, "vars": {**own, "model_service_name": name, "model_service_state": word, **more}})
+        return self.play({**task, "vars": {**own, "model_service_name": name, "model_service_state": word, **more}}, *options)
 
     def play(self, task: dict[str, t.Any], *options: str) -> Run:
         self._runs += 1
@@ -188,6 +193,35 @@ def served(sites: tuple[Site, Site, dict[str, t.Any]], tmp_path: Path) -> Iterat
     with compose_world(tmp_path, site.work / HOST / "docker.sock") as world:
         world.containers, world.made = copy.deepcopy(sites[2]), 1000
         yield Place(site, world, tmp_path)
+
+
+@pytest.fixture
+def gateway() -> Iterator[Callable[[Place], haproxy.Runtime]]:
+    """A gateway in the place's inventory, with the real HAProxy, which knows ocr-1 and its surge."""
+    # The unit tests keep one there where none is installed.
+    kept = REPOSITORY / "build" / "cache" / "debian" / "haproxy" / "run"
+    program = shutil.which("haproxy", path=f"/usr/sbin:/usr/local/sbin:/usr/bin:{kept}")
+    if program is None:
+        pytest.skip("no haproxy on this machine (Debian: apt install haproxy)")
+    # The path of a socket may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="gpuops-role-", dir="/tmp") as name, contextlib.ExitStack() as stack:
+
+        def start(place: Place) -> haproxy.Runtime:
+            sockets, config = Path(name), place.home / "gw.cfg"
+            servers = f"server ocr-1 127.0.0.1:18000\n server ocr-surge-{HOST} 127.0.0.1:18001 disabled\n"
+            config.write_text(f"global\n stats socket {sockets}/admin.sock level admin\nbackend svc_ocr\n timeout server 9s\n {servers}")
+            process = stack.enter_context(subprocess.Popen([program, "-W", "-f", config, "-S", sockets / "master.sock"]))
+            stack.callback(process.terminate)
+            hosts = {HOST: {"fleet_address": "127.0.0.1"}}
+            own = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+            own |= {"gateway_run_dir": str(sockets), "gateway_state_dir": str(sockets)}
+            listing = {"all": {"children": {"gpu_hosts": {"hosts": hosts}, "gateways": {"hosts": {"gate-1": own}}}}}
+            (place.site.inventory / "hosts.yml").write_text(yaml.safe_dump(listing), encoding="utf-8")
+            while not (sockets / "admin.sock").exists() and process.poll() is None:
+                time.sleep(0.05)
+            return haproxy.Runtime(str(sockets / "admin.sock"))
+
+        yield start
 
 
 def test_a_first_start_is_gated_and_a_second_run_changes_nothing(place: Place) -> None:
@@ -399,6 +433,37 @@ def test_a_gateway_that_cannot_be_reached_ends_a_rollout_before_anything_stops(s
     assert reason.endswith("; the version before serves on" if surge else "; nothing of it was stopped")
     assert served.world.running() == {"ocr-1": GOOD}
     assert [line for line in served.world.log if line.endswith("ocr-1")] == []
+
+
+def test_a_replica_that_was_left_drained_gets_requests_again_and_a_service_that_is_stopped_leaves_no_surge(
+    served: Place, gateway: Callable[[Place], haproxy.Runtime]
+) -> None:
+    told = gateway(served)
+
+    def admin(server: str) -> str:
+        return (told.servers("svc_ocr") or {})[server].admin
+
+    told.ask("set server svc_ocr/ocr-1 state drain")
+    done = served.bring(GOOD, manifest={"route": {}})
+    assert done.status == 0, done.output
+    assert admin("ocr-1") == "ready"
+    assert served.world.log == []
+    # A surge that a killed rollout left, and a version whose requests may take long.
+    (services := served.home / "services").joinpath(SURGE).mkdir()
+    (services / SURGE / "compose.yml").write_bytes((services / "ocr-1" / "compose.yml").read_bytes())
+    (services / SURGE / ".env").write_bytes((services / "ocr-1" / ".env").read_bytes())
+    told.ask(f"set server svc_ocr/ocr-surge-{HOST} state ready")
+    path = served.home / "state" / "versions" / "ocr-1" / "000001" / "version.json"
+    version = json.loads(path.read_text())
+    kept = yaml.safe_load(version["manifest"]["text"])
+    version["manifest"]["text"] = yaml.safe_dump({**kept, "rollout": {"drain": 77}})
+    path.write_text(json.dumps(version))
+    stopped = served.state("paused", options=("-vvv",))
+    assert stopped.status == 0, stopped.output
+    assert not (services / SURGE).exists()
+    assert (admin("ocr-1"), admin(f"ocr-surge-{HOST}")) == ("drain", "maint")
+    assert '"wait": 77.0' in stopped.output
+    assert served.world.running() == {}
 
 
 def test_a_secret_that_a_bad_version_has_no_more_is_there_for_the_old_one(served: Place) -> None:

@@ -151,6 +151,22 @@ def test_a_gateway_that_was_off_while_a_replica_moved_sends_nobody_to_who_has_it
     assert here.ask("/ocr/").body == b"own"
 
 
+def test_requests_in_hand_of_a_service_whose_route_is_gone_are_waited_for(here: Gateway, service: t.Callable[..., Service]) -> None:
+    old = service("old")
+    old.slow = 2.0
+    here.bring([manifest_text("ocr"), manifest_text("stays")], on_a(old.port))
+    here.until_answers("/ocr/")
+    answers: list[Answer] = []
+    late = threading.Thread(target=lambda: answers.append(here.ask("/ocr/slow")))
+    late.start()
+    time.sleep(0.4)
+    here.bring([manifest_text("stays")], on_a(old.port))
+    left = here.server("ocr", "ocr-1", state="drain", wait=20, address=A)
+    assert (left["known"], left["sessions"]) == (False, 0), left
+    late.join(0.5)
+    assert [(one.status, one.body) for one in answers] == [(200, b"old")]
+
+
 def test_a_change_waits_while_new_files_are_loaded(here: Gateway, service: t.Callable[..., Service]) -> None:
     one = service("one")
     here.bring([manifest_text("ocr")], on_a(one.port))
