@@ -164,6 +164,22 @@ def test_the_playbook_brings_the_gateway_once_and_no_output_or_file_has_a_key_in
     assert not list((plays.work / "etc").iterdir())
 
 
+def test_a_gateway_that_fails_in_a_deploy_is_told_to_it_and_the_hosts_are_given_back(plays: Plays) -> None:
+    inventory = yaml.safe_load((plays.inventory / "hosts.yml").read_text())
+    dead = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
+    inventory["all"]["children"]["gateways"]["hosts"] = {"gw-00": dead, "gw-01": {"fleet_gateway_keys": {"claims": ["short-planted"]}}}
+    (plays.inventory / "hosts.yml").write_text(json.dumps(inventory))
+    begin = {"name": "Hold", "hosts": "gpu_hosts", "gather_facts": False, "tasks": [{"ansible.builtin.set_fact": {"deploy_began": "now"}}]}
+    words = [{"ansible.builtin.debug": {"msg": "given back: {{ deploy_problem }}"}}]
+    end = {"name": "Give back", "hosts": "gpu_hosts", "gather_facts": False, "tasks": words}
+    book = plays.work / "book.yml"
+    book.write_text(yaml.safe_dump([begin, {"name": "Routes", "ansible.builtin.import_playbook": "gpuops.fleet.gateway"}, end]))
+    _status, output = plays.play(str(book))
+    assert re.search(r"given back: gateway gw-0[01]: .*(refused|can be guessed)", output), output
+    assert "gw-00" in output
+    assert "can be guessed" in output
+
+
 def test_a_gpu_hosts_play_tells_every_gateway_and_nobody_where_there_is_none(plays: Plays) -> None:
     assert plays.play("gpuops.fleet.gateway")[0] == 0
     plays.start()
