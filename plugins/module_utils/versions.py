@@ -175,7 +175,7 @@ class Versions:
     def serve(self, wanted: Version, found: Files, keep: int) -> Change:
         """The version in the project's directory serves. ``wanted``: what is known of it, its number and outcome apart.
 
-        The same manifest as before is the same version, whose files are kept as they are now. ``keep``: how many versions are kept.
+        The same manifest as before is the same version, whose files are kept as they are now. ``keep``: how many versions that served are kept, and as many that failed.
         """
         before = tuple(self.all())
         old = [version for version in before if version.outcome == SERVING]
@@ -252,10 +252,16 @@ class Versions:
             write_text(self._folder(version.number) / VERSION_FILE, text, _MODE)
 
     def _surplus(self, versions: Sequence[Version], keep: int) -> set[int]:
-        """Numbers of what is too much: the oldest, never the one that serves."""
-        numbers = sorted(version.number for version in versions)
-        serving = {version.number for version in versions if version.outcome == SERVING}
-        return set(numbers[:-keep] if keep < len(numbers) else []) - serving
+        """Numbers of what is too much: the oldest of those that served and of those that failed, each counted apart.
+
+        Never the one that serves, nor the newest that it replaced: tries that fail, or ``keep: 1``, must not take away what is gone back to.
+        """
+        served = sorted((one for one in versions if one.outcome != FAILED), key=lambda one: one.number)
+        failed = sorted((one for one in versions if one.outcome == FAILED), key=lambda one: one.number)
+        serving = [one for one in served if one.outcome == SERVING]
+        aims = [one for one in served if one.outcome == REPLACED and one.digest not in {each.digest for each in serving}]
+        safe = {one.number for one in (*serving, *aims[-1:])}
+        return {one.number for one in (*served[:-keep], *failed[:-keep])} - safe
 
     def _remove(self, numbers: Iterable[int]) -> None:
         """``version.json`` first: half a directory is no version."""

@@ -76,7 +76,7 @@ options:
     type: str
   keep:
     description:
-      - How many versions are kept. The one that serves always is.
+      - How many versions that served are kept, and as many that failed. The one that serves and the one that it replaced always are.
     type: int
     default: 5
 seealso:

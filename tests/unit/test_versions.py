@@ -93,7 +93,27 @@ def test_only_so_many_are_kept_and_always_the_one_that_serves(versions: Versions
         versions.fail(version(f"sha256:{number}"), None, 2)
     assert [number for number, _digest, _outcome in outcomes(versions)] == [1, 4, 5]
     versions.serve(version("sha256:9"), files("a"), 1)
-    assert outcomes(versions) == [(6, "sha256:9", "serving")]
+    assert outcomes(versions) == [(1, "sha256:0", "replaced"), (5, "sha256:4", "failed"), (6, "sha256:9", "serving")]
+
+
+def test_tries_that_fail_leave_the_version_that_can_be_gone_back_to(versions: Versions) -> None:
+    versions.serve(version("sha256:1"), files("a"), 3)
+    for number in range(2, 8):
+        versions.fail(version(f"sha256:{number}"), None, 3)
+    versions.serve(version("sha256:8"), files("b"), 3)
+    assert outcomes(versions)[0] == (1, "sha256:1", "replaced")
+    assert [number for number, _digest, outcome in outcomes(versions) if outcome == "failed"] == [5, 6, 7]
+
+
+def test_also_after_a_rollback_the_newest_that_was_replaced_is_kept(versions: Versions) -> None:
+    for digest in ("sha256:0", "sha256:1", "sha256:2", "sha256:1"):
+        versions.serve(version(digest), files(digest), 3)
+    assert outcomes(versions) == [
+        (1, "sha256:0", "replaced"),
+        (2, "sha256:1", "replaced"),
+        (3, "sha256:2", "rolled-back"),
+        (4, "sha256:1", "serving"),
+    ]
 
 
 def test_the_version_that_served_is_put_back(versions: Versions, tmp_path: Path) -> None:
