@@ -175,14 +175,14 @@ class Versions:
     def serve(self, wanted: Version, found: Files, keep: int) -> Change:
         """The version in the project's directory serves. ``wanted``: what is known of it, its number and outcome apart.
 
-        The same manifest as before is the same version, whose files are kept as they are now. ``keep``: how many versions that served are kept, and as many that failed.
+        The same manifest as before is the same version, whose files and text are kept as they are now. ``keep``: how many versions that served are kept, and as many that failed.
         """
         before = tuple(self.all())
         old = [version for version in before if version.outcome == SERVING]
         serving = old[-1] if old else None
         if serving is not None and serving.digest == wanted.digest:
             new = serving
-            if serving.manifest_text is None and wanted.manifest_text is not None:
+            if wanted.manifest_text is not None:  # what it is not made of may have changed since: its route, its number of replicas
                 new = replace(serving, manifest_file=wanted.manifest_file, manifest_text=wanted.manifest_text)
             fresh = self.files(serving) != found or new != serving
         else:

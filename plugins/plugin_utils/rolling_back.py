@@ -5,17 +5,23 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import typing as t
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import by_service, read_manifest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import NOT_RENDERED, Manifest, by_service, read_manifest
 
 Data = Mapping[str, t.Any]
 # A version that was left for an earlier one is no aim of the next rollback, unless somebody names it.
 _AIMS = ("serving", "replaced")
+# What no version is made of stays as it is now: who goes back to an image does not open a route that was closed since.
+STAYS = tuple(sorted(NOT_RENDERED - {"schema", "rollout"}))
+# How a version proves itself goes back with it: its own time, its own warm-up request.
+PROOF = ("timeout", "settle", "warm_up")
 
 
 @dataclass(frozen=True)
@@ -51,11 +57,79 @@ def back_to(
         wrong = f"nobody kept the manifest of version {found['number']} of {service} ({found['digest'][:19]})"
         raise FleetError(wrong, field="to", hint="take it out of Git")
     target = path or _below(directory, file or f"{service}.yml")
-    if read_manifest(target, kept_text).service != service:
+    old = read_manifest(target, kept_text)
+    if old.service != service:
         raise FleetError(f"the manifest of version {found['number']} is of another service", field="to", hint="take it out of Git")
+    last = text or next((one["manifest"]["text"] for one in versions if one["outcome"] != "failed" and one["manifest"]["text"]), kept_text)
+    now = read_manifest(target, last)
+    kept_text, words = _as_now(old, kept_text, now, last, int(found["number"]))
     version = f"version {found['number']} ({found['digest'][:19]}, {found['image']})"
     line = f"{service}: back to {version}, first served {found['since']} by {found['by']}"
-    return Back(target, kept_text, str(found["digest"]), line)
+    return Back(target, kept_text, str(found["digest"]), "; ".join([line, *words]))
+
+
+def _as_now(old: Manifest, old_text: str, now: Manifest, now_text: str, number: int) -> tuple[str, list[str]]:
+    """The manifest of an earlier version with what ``STAYS`` of the one of now, and words for what people would not expect."""
+    was, has = old.located.data, now.located.data
+    stays = {name: has[name] for name in STAYS if name in has}
+    words: list[str] = []
+    if now.model.route is not None and now.model.route.port not in [port.name for port in old.model.ports]:
+        if old.model.route is None:
+            wrong = f"version {number} has no port '{now.model.route.port}', which the route of now needs"
+            raise FleetError(wrong, field="to", hint="take the route out of the manifest, or take the version out of Git")
+        stays["route"] = {**stays["route"], "port": old.model.route.port}
+        words.append(f"its route leads to the port '{old.model.route.port}' again")
+    ways, proof = has.get("rollout") or {}, was.get("rollout") or {}
+    rollout = {**{name: ways[name] for name in ways if name not in PROOF}, **{name: proof[name] for name in PROOF if name in proof}}
+    wanted = {name: value for name, value in was.items() if name not in (*STAYS, "rollout")}
+    wanted.update(stays, **({"rollout": rollout} if rollout else {}))
+    kept = [name for name in (*STAYS, "rollout") if wanted.get(name) != was.get(name)]
+    if kept:
+        words.append(f"these stay as they are now: {', '.join(sorted(kept))}")
+    back = [f"rollout.{name}" for name in PROOF if proof.get(name) != ways.get(name)]
+    back += ["team"] if old.model.team != now.model.team else []
+    if back:
+        words.append(f"these go back with it: {', '.join(back)}")
+    return (_spliced(old, old_text, now, now_text, wanted, kept) if kept else old_text), words
+
+
+def _spliced(old: Manifest, old_text: str, now: Manifest, now_text: str, wanted: Data, names: t.Sequence[str]) -> str:
+    """``old_text`` with the fields ``names`` as ``wanted`` has them, and all else in the bytes that its owner wrote, comments too."""
+    blocks, theirs = _blocks(old, old_text), _blocks(now, now_text)
+    for name in names:
+        if name not in wanted:
+            blocks.pop(name, None)
+        else:
+            same = name in theirs and now.located.data[name] == wanted[name]
+            blocks[name] = theirs[name] if same else _written(name, wanted[name])
+    text = "".join(block if block.endswith("\n") else f"{block}\n" for block in blocks.values())
+    try:
+        if read_yaml(text, old.file).data == wanted:
+            return text
+    except FleetError:
+        pass  # not written one field a line: an anchor, or brackets around the whole
+    return "".join(_written(name, value) for name, value in wanted.items())
+
+
+def _blocks(manifest: Manifest, text: str) -> dict[str, str]:
+    """Field -> its lines, with the comments above them; what is above the first field is ''."""
+    lines = text.splitlines(keepends=True)
+    starts = sorted((line - 1, str(path[0])) for path, line in manifest.located.lines.items() if len(path) == 1)
+    blocks = {"": ""}
+    end = 0
+    for index, (start, name) in enumerate(starts):
+        if index == 0:
+            blocks[""], end = "".join(lines[:start]), start
+        after = starts[index + 1][0] if index + 1 < len(starts) else len(lines)
+        while index + 1 < len(starts) and after - 1 > start and (lines[after - 1].startswith("#") or not lines[after - 1].strip()):
+            after -= 1
+        blocks[name], end = "".join(lines[end:after]), after
+    return blocks
+
+
+def _written(name: str, value: t.Any) -> str:
+    """A field in JSON, which is YAML that means the same to every reader."""
+    return f"{name}: {json.dumps(value, ensure_ascii=False)}\n"
 
 
 def _below(directory: str, file: str) -> str:

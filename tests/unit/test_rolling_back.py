@@ -94,6 +94,72 @@ def test_a_service_whose_manifest_was_removed_gets_its_file_back_below_the_manif
         back_to("ocr", None, kept(version(1, "a", "serving", file="../../etc/cron.d/x")), [], "/fleet/manifests")
 
 
+A, B = (f"registry.example.com/ocr@sha256:{letter * 64}" for letter in "ab")
+
+
+def of(number: int, body: str, outcome: str = "replaced") -> Data:
+    return {**version(number, "a", outcome), "digest": read_manifest("x", body).digest(), "manifest": {"file": "ocr.yml", "text": body}}
+
+
+def after(old: str, new: str | None) -> tuple[t.Any, str]:
+    """Manifest and line of a rollback from ``new``, or from nothing, to ``old``."""
+    texts = [] if new is None else [("/m/ocr.yml", new)]
+    back = back_to("ocr", "1", kept(of(1, old)), texts, "/m")
+    return read_manifest("x", back.text).model, back.line
+
+
+def test_a_rollback_does_not_open_what_was_closed_since() -> None:
+    then = manifest_text("ocr", image=A, route="{keys: false, teams: [fraud]}", replicas="3", lease="{days: 300}")
+    model, line = after(then, manifest_text("ocr", image=B, route="{rate: 5}", lease="{days: 2}"))
+    assert (model.image, model.route.keys, model.route.teams, model.route.rate) == (A, True, [], 5)
+    assert (model.replicas, model.lease.days) == (1, 2)
+    assert line.endswith("; these stay as they are now: lease, replicas, route")
+    model, line = after(then, manifest_text("ocr", image=B))
+    assert (model.route, model.lease) == (None, None)
+
+
+def test_the_bytes_of_an_owner_stay_where_nothing_else_changed() -> None:
+    then = "# ours\n" + manifest_text("ocr", image=A, replicas="1 # one").replace("ports:", "\n# one port\nports:")
+    now = then.replace(A, B)
+    assert back_to("ocr", "1", kept(of(1, then)), [("/m/ocr.yml", now)], "/m").text == then
+    more = now.replace("replicas: 1 # one", "# two since May\nreplicas: 2")
+    assert back_to("ocr", "1", kept(of(1, then)), [("/m/ocr.yml", more)], "/m").text == more.replace(B, A)
+
+
+def test_a_manifest_that_is_not_one_field_a_line_goes_back_as_well() -> None:
+    whole = (
+        f"{{schema: 1, service: ocr, team: claims, environment: production, image: '{A}', "
+        "gpu: {memory: 8 GiB}, ports: [{name: http, container: 8080}], priority: 7}"
+    )
+    model, _line = after(whole, manifest_text("ocr", image=B, description="'8.03e9'"))
+    assert (model.image, model.priority, model.description) == (A, 50, "8.03e9")
+
+
+def test_how_a_version_proves_itself_goes_back_with_it_and_how_it_gives_way_does_not() -> None:
+    then = manifest_text("ocr", image=A, health="{port: http}", rollout="{timeout: 1800, drain: 5, warm_up: {path: /old}}")
+    now = manifest_text("ocr", image=B, health="{port: http}", rollout="{settle: 60, way: stop-first, warm_up: {path: /new}}")
+    model, line = after(then, now)
+    rollout = model.rollout
+    assert (rollout.timeout, rollout.settle, rollout.warm_up.path, rollout.drain, rollout.way) == (1800, 10, "/old", 30, "stop-first")
+    assert line.endswith("; these stay as they are now: rollout; these go back with it: rollout.timeout, rollout.settle, rollout.warm_up")
+
+
+def test_a_route_to_a_port_that_the_version_did_not_have_leads_to_the_one_that_it_had() -> None:
+    then = manifest_text("ocr", image=A, ports="[{name: api, container: 1}]", route="{port: api, keys: false}")
+    model, line = after(then, manifest_text("ocr", image=B, route="{rate: 5}"))
+    assert (model.route.port, model.route.keys, model.route.rate) == ("api", True, 5)
+    assert "its route leads to the port 'api' again" in line
+    with pytest.raises(FleetError, match="version 1 has no port 'http', which the route of now needs"):
+        after(manifest_text("ocr", image=A, ports="[{name: api, container: 1}]"), manifest_text("ocr", image=B, route="{}"))
+
+
+def test_without_a_manifest_what_was_said_last_of_the_route_counts() -> None:
+    then = manifest_text("ocr", image=A, route="{keys: false}")
+    last, failed = manifest_text("ocr", image=B, route="{}"), manifest_text("ocr", image=B, gpu="{memory: 9 GiB}", route="{keys: false}")
+    versions = kept(of(1, then), of(2, last, "serving"), of(3, failed, "failed"))
+    assert read_manifest("x", back_to("ocr", "1", versions, [], "/m").text).model.route.keys  # type: ignore[union-attr]
+
+
 def test_what_nobody_kept_cannot_be_gone_back_to() -> None:
     with pytest.raises(FleetError, match="there is no earlier version of ocr: kept are 1"):
         back_to("ocr", None, kept(version(1, "a", "serving")), now("a"), "/m")

@@ -62,6 +62,14 @@ def test_the_same_manifest_with_other_files_is_the_same_version_with_the_files_o
     assert (found.number, found.manifest_text, versions.files(found)) == (1, "schema: 1", files("b"))
 
 
+def test_of_one_version_the_newest_text_is_kept(versions: Versions) -> None:
+    versions.serve(version("sha256:1", manifest_text="route: {keys: false}"), files("a"), 5)
+    assert versions.serve(version("sha256:1", manifest_text="route: {}"), files("a"), 5).changed
+    assert not versions.serve(version("sha256:1", manifest_text="route: {}"), files("a"), 5).changed
+    assert not versions.serve(version("sha256:1"), files("a"), 5).changed
+    assert [(one.number, one.manifest_text) for one in versions.all()] == [(1, "route: {}")]
+
+
 def test_what_gives_way_to_an_earlier_version_was_rolled_back(versions: Versions) -> None:
     for digest in ("sha256:1", "sha256:2", "sha256:1"):
         versions.serve(version(digest), files(digest), 5)
