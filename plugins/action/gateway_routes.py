@@ -34,6 +34,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     plans = {host: read_plan(path, text).data for host, (path, text) in door.last_plans(arguments["plans"], FLEET).items()}
     manifests = read_manifests(door.read_texts(arguments["manifests"]))
     routes, notes = gateway.make_routes(manifests, plans, arguments["addresses"], settings)
+    notes += gateway.without_keys(routes, arguments["keys"], hashes)
     known = {manifest.service: manifest for manifest in manifests}
     own = arguments["own_name"]
     pages = [service_page.make_page(known[route.service], route, plans, settings, own) for route in routes]

@@ -32,7 +32,9 @@ options:
     type: dict
     required: true
   keys:
-    description: For each team a list of its API keys, each as text or as C(sha256:) and the hash in hex.
+    description:
+      - For each team a list of its API keys, each as text or as C(sha256:) and the hash in hex.
+      - Without any team here, a service that asks for keys is an error. A team without a key has an empty list.
     type: dict
     default: {}
   settings:

@@ -138,6 +138,24 @@ def _key_hash(value: str, field: str, errors: list[FleetError]) -> str | None:
     return None
 
 
+def without_keys(routes: Iterable[Route], keys: Data, hashes: Mapping[str, str]) -> list[str]:
+    """Services that ask for a key which nobody has, one line each. ``keys``: as given, ``hashes``: as :func:`hash_keys` makes them of it.
+
+    :raises FleetError: no keys were given at all, and a service asks for one: whoever forgot to give them would shut everybody out.
+    """
+    asking = [route for route in routes if route.keys]
+    if asking and not keys:
+        wrong = f"no team has a key, and {asking[0].service} asks for one: nobody could call it"
+        hint = "give the file that has them (-e @FILE), or name teams without a key as {claims: []}"
+        raise FleetError(wrong, field="fleet_gateway_keys", hint=hint)
+    known = frozenset(hashes.values())
+    return [
+        f"{route.service}: nobody can call it, for none of these teams has a key: {', '.join(route.teams)}"
+        for route in asking
+        if not known.intersection(route.teams)
+    ]
+
+
 @dataclass(frozen=True)
 class Server:
     """Where one replica listens, as the gateway sees it."""

@@ -157,6 +157,10 @@ def test_the_playbook_brings_the_gateway_once_and_no_output_or_file_has_a_key_in
     assert status != 0
     assert "fleet_gateway_keys.claims[0]: a key of 13 characters can be guessed" in output
     assert "short-planted" not in output
+    status, output = plays.play("gpuops.fleet.gateway", "-e", "fleet_gateway_keys={}")
+    assert status != 0
+    assert "fleet_gateway_keys: no team has a key, and receipt-ocr asks for one: nobody could call it" in output
+    assert " claims\n" in (plays.work / "etc" / "files" / "keys.map").read_text()
     plays.close()
     plays.process = None
     status, output = plays.play("gpuops.fleet.gateway", "-e", "gateway_state=absent")

@@ -53,6 +53,17 @@ def test_keys_are_hashed_and_a_refusal_names_their_place_and_never_their_text() 
     assert "short-secret" not in "".join(told)
 
 
+def test_keys_that_were_forgotten_shut_nobody_out() -> None:
+    routes = routes_of(manifest_text("ocr", route="{teams: [fraud]}"), manifest_text("free", route="{keys: false}"))
+    with pytest.raises(FleetError, match=r"^fleet_gateway_keys: no team has a key, and ocr asks for one: nobody could call it; give the"):
+        gateway.without_keys(routes, {}, {})
+    told = "ocr: nobody can call it, for none of these teams has a key: claims, fraud"
+    assert gateway.without_keys(routes, {"claims": []}, {}) == [told]
+    assert gateway.without_keys(routes, {"other": ["x"]}, {"a" * 64: "other"}) == [told]
+    assert gateway.without_keys(routes, {"fraud": ["x"]}, {"a" * 64: "fraud"}) == []
+    assert gateway.without_keys([route for route in routes if not route.keys], {}, {}) == []
+
+
 def test_an_address_is_given_once_and_never_the_gateways_own() -> None:
     with pytest.raises(FleetError) as refused:
         routes_of(
