@@ -11,6 +11,8 @@ import typing as t
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import speech
+
 Data = Mapping[str, t.Any]
 
 #: Environment variable from which every example takes the key.
@@ -43,7 +45,7 @@ def call_of(manifest: Data, url: str) -> Call | None:
         body = {"model": name, "messages": [{"role": "user", "content": "Say hello."}]}
         return Call("Chat, as OpenAI's clients do it", "POST", f"{url}/v1/chat/completions", _json(body), "application/json", keys=keys)
     if runtime == "speech":
-        name = (manifest.get("speech") or {}).get("model") or manifest["service"]
+        name = speech.name_of(manifest["speech"]) if manifest.get("speech") else manifest["service"]
         form = (("model", str(name)),)
         return Call("Speech to text", "POST", f"{url}/v1/audio/transcriptions", file=("file", "speech.wav"), form=form, keys=keys)
     if runtime == "triton" and manifest.get("triton"):

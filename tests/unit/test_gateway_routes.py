@@ -216,6 +216,19 @@ def test_a_page_escapes_what_owners_write_and_fetches_nothing() -> None:
         assert drawn["ocr"].count("%[nbsrv(") == int(live)
 
 
+def test_the_call_to_speech_names_the_model_as_its_server_does() -> None:
+    for model, name in {
+        "whisper/models--Systran--faster-whisper-small": "Systran/faster-whisper-small",
+        "large-v3": "local/large-v3",
+    }.items():
+        text = manifest_text("stt", more=f"speech: {{model: {model}}}\n").replace("runtime: http", "runtime: speech")
+        (manifest,) = manifests_of(text)
+        (route,) = routes_of(text)
+        programs = dict(service_page.make_page(manifest, route, {}, NONE, "gw").examples)
+        assert f"-F model={name}" in programs["curl"]
+        assert name in programs["Python"]
+
+
 MARKED = "\ue000env(HOME)\ue001\ue000req.hdr(cookie)\ue001"
 
 
