@@ -32,7 +32,7 @@ SCHEMA = 1
 # Parts that no host's plan has, and that a deploy carries out all the same: no container is made anew for them.
 SETTINGS = ("route", "rollout", "lease")
 # Fields whose change alone is no reason to touch a replica that runs.
-NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description", *SETTINGS})
+NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description", "secrets", *SETTINGS})
 # Fields that came with a later release: where they are not used, they must not make every plan before it stale.
 _LATER = frozenset({"triton", "speech", "weights"})
 # The collection pins a replica to its slice by the device request alone; these would fight with it.
@@ -103,6 +103,7 @@ Line = t.Annotated[str, Field(min_length=1), AfterValidator(_no_line_break)]
 StorePath = t.Annotated[Line, AfterValidator(_stored)]
 ProfileName = t.Annotated[Line, AfterValidator(_profile_name)]
 SomeSize = t.Annotated[Size, AfterValidator(_positive)]
+SecretName = t.Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 # As it stands in a request's first line: whatever is not plain ASCII is written as %XX there.
 WebPath = t.Annotated[str, Field(pattern=r"^/[!-~]*$")]
 PortNumber = t.Annotated[int, Field(ge=1, le=65535)]
@@ -321,6 +322,7 @@ class ManifestModel(Strict):
     volumes: list[Volume] = Field(default_factory=list)
     command: list[str] = Field(default_factory=list, description="replaces the image's command")
     weights: list[Weight] = Field(default_factory=list, description="files that must be on the host, with their checksums")
+    secrets: list[SecretName] = Field(default_factory=list, description="of fleet_secrets, without which it is not started")
     model: ModelNeed | None = None
     triton: Triton | None = None
     speech: Speech | None = None

@@ -268,6 +268,8 @@ def _refused(known: Data, manifest: Data, placement: Data, secrets: Collection[s
     secret = known.get("secret")
     if secret and secret not in secrets:
         lines.append(f"the runtime '{name}' lets nobody in without the secret '{secret}'; add it to fleet_secrets of this service")
+    missing = [wanted for wanted in manifest.get("secrets") or () if wanted not in secrets]
+    lines += [f"the manifest names the secret '{wanted}', and fleet_secrets has none of that name for this service" for wanted in missing]
     own = {volume["target"] for volume in volumes(manifest)} | ({known["home"]} if known.get("home") else set())
     lines += [f"the manifest mounts something at {target}, where the runtime '{name}' has its own" for target in sorted(own & set(taken))]
     return lines

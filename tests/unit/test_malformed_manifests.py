@@ -39,6 +39,7 @@ COMPLETE: dict[str, t.Any] = {
         "outputs": [{"name": "face", "type": "FP32", "dims": [512]}],
     },
     "speech": {"model": "whisper-large-v3", "compute_type": "float16", "language": "zh"},
+    "secrets": ["hub_token"],
     "weights": [{"path": "faces/1/model.onnx", "sha256": "0" * 64}],
     "route": {"port": "http", "path": "/a", "keys": True, "teams": ["claims"], "rate": 60, "timeout": 30},
     "rollout": {"way": "auto", "settle": 5, "warm_up": {"method": "POST", "path": "/", "body": "{}", "status": 200}},

@@ -65,6 +65,7 @@ def test_a_short_manifest_gets_all_defaults() -> None:
         "command": [],
         "model": None,
         "weights": [],
+        "secrets": [],
         "triton": None,
         "speech": None,
         "route": None,
@@ -363,6 +364,10 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "too many teams": (
         {"route": f"{{teams: [{', '.join(f't{number}' for number in range(101))}]}}"},
         "m/a.yml:9: route.teams: a list is not right; it may have at most 100",
+    ),
+    "a secret out of its directory": (
+        {"secrets": "[../shadow]"},
+        "m/a.yml:9: secrets[0]: '../shadow' does not have the right form; it must match ^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$",
     ),
     "a name with a line break": (
         {"service": '"receipt-ocr\\n"'},

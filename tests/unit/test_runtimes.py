@@ -293,6 +293,14 @@ def test_a_notebook_without_its_secret_or_with_another_home_is_refused_in_one_li
     assert runtimes.container(runtime_data(), manifest("notebook"), SLICE, secrets=["jupyter-token"])["refused"] == []
 
 
+def test_a_service_is_not_made_without_the_secrets_that_its_manifest_names() -> None:
+    named = manifest("http", secrets=["hub_token", "license"])
+    assert runtimes.container(runtime_data(), named, SLICE, secrets=["license", "more"])["refused"] == [
+        "the manifest names the secret 'hub_token', and fleet_secrets has none of that name for this service"
+    ]
+    assert runtimes.container(runtime_data(), named, SLICE, secrets=["license", "hub_token"])["refused"] == []
+
+
 def test_what_a_plan_still_asks_for_although_it_cannot_be_is_refused() -> None:
     (line,) = runtimes.container(runtime_data(), manifest("speech"), PAIR)["refused"]
     assert line == "the runtime 'speech' computes on one GPU, and the plan gives it 2"
