@@ -175,7 +175,8 @@ class Versions:
     def serve(self, wanted: Version, found: Files, keep: int) -> Change:
         """The version in the project's directory serves. ``wanted``: what is known of it, its number and outcome apart.
 
-        The same manifest as before is the same version, whose files and text are kept as they are now. ``keep``: how many versions that served are kept, and as many that failed.
+        The same manifest as before is the same version, whose files and text are kept as they are now. ``keep``: how many versions that served are
+        kept, and as many that failed.
         """
         before = tuple(self.all())
         old = [version for version in before if version.outcome == SERVING]
@@ -254,7 +255,7 @@ class Versions:
     def _surplus(self, versions: Sequence[Version], keep: int) -> set[int]:
         """Numbers of what is too much: the oldest of those that served and of those that failed, each counted apart.
 
-        Never the one that serves, nor the newest that it replaced: tries that fail, or ``keep: 1``, must not take away what is gone back to.
+        Never the one that serves, nor the newest that it replaced: what is gone back to outlives tries that fail, and ``keep: 1``.
         """
         served = sorted((one for one in versions if one.outcome != FAILED), key=lambda one: one.number)
         failed = sorted((one for one in versions if one.outcome == FAILED), key=lambda one: one.number)

@@ -207,6 +207,17 @@ def strange(manifest: Manifest, source: Source) -> t.Iterator[FleetError]:
         if not any(_below(path, allowed_path) for allowed_path in ("", *allowed.host_paths)):
             hint = "write a path relative to the model store, or ask the platform team for 'host_paths' in sources.yml"
             yield manifest.located.error(field, f"'{allowed.project}' may not mount '{path}' of a host", hint)
+    for index, volume in enumerate(model.volumes):
+        # All teams read their models out of one store.
+        if not volume.read_only and not volume.source.startswith("/") and not _of_team(volume.source, allowed.team):
+            wrong = f"'{allowed.project}' may not write into '{volume.source}' of the model store"
+            hint = f"write {allowed.team}/... or notebooks/{allowed.team}/..., or leave 'read_only' out"
+            yield manifest.located.error(("volumes", index, "read_only"), wrong, hint)
+
+
+def _of_team(path: str, team: str) -> bool:
+    """Whether a path of the model store lies in a directory of the team: its first or its second part has the team's name."""
+    return team in [part for part in path.split("/") if part not in ("", ".")][:2]
 
 
 def _named(host: str, name: str) -> bool:

@@ -125,6 +125,20 @@ def test_what_a_runtime_would_mount_of_a_host_is_asked_for_as_well() -> None:
         assert str(told).startswith(f"m.yml:7: runtime: 'claims/services' may not mount '{path}' of a host")
 
 
+@pytest.mark.parametrize("source", [".", "whisper", "other/claims-x", "a/b/claims"])
+def test_no_project_writes_into_the_models_of_others(source: str) -> None:
+    listed = read_sources("sources.yml", LIST)[0]
+    found = read_manifest("m.yml", manifest(volumes=f"[{{source: {source}, target: /x, read_only: false}}]"))
+    (told,) = strange(found, listed)
+    assert str(told).startswith(f"m.yml:7: volumes[0].read_only: 'claims/services' may not write into '{source}' of the model store")
+
+
+@pytest.mark.parametrize("source", ["claims", "claims/out", "./notebooks/claims/alice"])
+def test_a_project_writes_into_a_directory_of_its_team(source: str) -> None:
+    listed = read_sources("sources.yml", LIST)[0]
+    assert list(strange(read_manifest("m.yml", manifest(volumes=f"[{{source: {source}, target: /x, read_only: false}}]")), listed)) == []
+
+
 def test_a_service_that_others_started_mounts_nothing_here() -> None:
     source = read_sources("sources.yml", LIST)[0]
     text = manifest(runtime="triton", lifecycle="adopted")
