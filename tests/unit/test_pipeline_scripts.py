@@ -1,0 +1,45 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the scripts of ci/ give to the programs that they call, with programs in their place that tell it."""
+
+from __future__ import annotations
+
+import subprocess
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+
+CI = Path(__file__).resolve().parents[2] / "ci"
+
+
+def job(file: str, name: str) -> dict[str, t.Any]:
+    return yaml.safe_load((CI / file).read_text(encoding="utf-8"))[name]
+
+
+def told(folder: Path, program: str, script: str, lines: list[str], **variables: str) -> str:
+    """What ``program``, of which ``script`` is the body here, wrote when these lines ran in a shell that had these variables."""
+    (folder / program).write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    (folder / program).chmod(0o755)
+    env = {"PATH": f"{folder}:/usr/bin:/bin", **variables}
+    return subprocess.run(["/bin/sh", "-e"], input="\n".join(lines), env=env, check=True, capture_output=True, text=True, cwd=folder).stdout
+
+
+@pytest.mark.parametrize(("file", "name", "part"), [("child.yml", ".fleet-child", "before_script"), ("base.yml", ".fleet-plan", "script")])
+def test_hosts_are_known_by_the_keys_that_the_site_gives(tmp_path: Path, file: str, name: str, part: str) -> None:
+    show = 'echo "${ANSIBLE_SSH_COMMON_ARGS-not set}" | tail -1'
+    before = [line for line in job(file, name)[part] if line.startswith("test -z")]
+    lines = [*before, "ansible-playbook"]
+    assert told(tmp_path, "ansible-playbook", show, lines) == "not set\n"
+    known = told(tmp_path, "ansible-playbook", show, lines, FLEET_KNOWN_HOSTS="/tmp/known")
+    assert known == "-o StrictHostKeyChecking=yes -o UserKnownHostsFile=/tmp/known\n"
+
+
+def test_the_push_of_the_state_knows_the_server_by_the_same_keys(tmp_path: Path) -> None:
+    (push,) = [line for line in job("base.yml", ".fleet-plan")["script"] if " push " in line]
+    before = [line for line in job("base.yml", ".fleet-plan")["script"] if line.startswith('test -z "$FLEET_KNOWN_HOSTS')]
+    command = told(tmp_path, "git", 'echo "$GIT_SSH_COMMAND"', [*before, push], FLEET_KNOWN_HOSTS="/tmp/known", FLEET_STATE_KEY="/tmp/key")
+    assert command == "ssh -o StrictHostKeyChecking=yes -o UserKnownHostsFile=/tmp/known -o IdentitiesOnly=yes -i /tmp/key\n"
+    assert told(tmp_path, "git", 'echo "$GIT_SSH_COMMAND"', [*before, push]).split() == ["ssh"]
