@@ -43,3 +43,15 @@ def test_the_push_of_the_state_knows_the_server_by_the_same_keys(tmp_path: Path)
     command = told(tmp_path, "git", 'echo "$GIT_SSH_COMMAND"', [*before, push], FLEET_KNOWN_HOSTS="/tmp/known", FLEET_STATE_KEY="/tmp/key")
     assert command == "ssh -o StrictHostKeyChecking=yes -o UserKnownHostsFile=/tmp/known -o IdentitiesOnly=yes -i /tmp/key\n"
     assert told(tmp_path, "git", 'echo "$GIT_SSH_COMMAND"', [*before, push]).split() == ["ssh"]
+
+
+def test_the_trigger_token_is_in_no_argument_of_a_program(tmp_path: Path) -> None:
+    variables = {"FLEET_TRIGGER_TOKEN": "glptt-secret", "FLEET_PLATFORM_REF": "main", "FLEET_PLATFORM": "platform/gpu-fleet"}
+    api = {"CI_API_V4_URL": "https://gitlab.example.com/api/v4"}
+    found = told(tmp_path, "curl", 'echo "$@"; cat', job("service.yml", "hand over")["script"], **variables, **api)
+    arguments, _newline, given = found.partition("\n")
+    assert "glptt-secret" not in arguments
+    assert arguments.endswith(
+        "--form token=<- --form ref=main https://gitlab.example.com/api/v4/projects/platform%2Fgpu-fleet/trigger/pipeline"
+    )
+    assert given == "glptt-secret"
