@@ -29,6 +29,7 @@ OTHER_VARIABLES = frozenset(
         "fleet_models_dir",
         "fleet_models_source",
         "fleet_secrets_dir",
+        "fleet_bind_address",
         "fleet_proc_root",
         "fleet_sys_root",
         "fleet_docker_socket",
