@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters for playbook deploy: whether the plan may be carried out, in which order, and how long it took."""
+"""Filters for playbook deploy: whether the plan may be carried out, in which order, what became of it, and how long it took."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ class FilterModule:
     def filters(self) -> dict[str, t.Callable[..., t.Any]]:
         """The filters by name."""
         return {
+            "deploy_failures": rollouts.deploy_failures,
+            "deploy_held": rollouts.deploy_held,
             "deploy_problem": rollouts.deploy_problem,
             "deploy_turn": rollouts.deploy_turn,
             "rollout_times": rollouts.rollout_times,

@@ -197,6 +197,33 @@ def order_of(record: Data) -> int:
     return 2 if record.get("needed") else 0
 
 
+def deploy_failures(hosts: Iterable[str], hostvars: Mapping[str, Data], but: str | None = None) -> list[str]:
+    """A line for each host of a deploy that could not be held, or whose turn did not come to a good end.
+
+    ``hostvars``: what the play noted of a host: ``deploy_at_it`` in its turn, ``deploy_carried`` when that is over, however it went, and
+    ``deploy_problem``. Whoever is neither through nor failed was lost in its turn, the host ``but`` apart, which has its own now.
+    """
+    lines = []
+    for host in hosts:
+        noted = hostvars[host]
+        if noted.get("deploy_problem"):
+            lines.append(str(noted["deploy_problem"]))
+        elif host != but and noted.get("deploy_at_it") and not noted.get("deploy_carried"):
+            lines.append(f"{host}: it could not be reached any more in its turn; the next deploy finishes what was begun there")
+    return lines
+
+
+def deploy_held(hosts: Iterable[str], hostvars: Mapping[str, Data], this: str, now: str, seconds: int) -> list[str]:
+    """The hosts of a deploy whose leases it has to renew while it works on ``this`` one, because nobody else does.
+
+    None before half of their ``seconds`` are over since the first of them was held (``deploy_began`` in ``hostvars``, UTC as ``now``).
+    """
+    held = {host: hostvars[host]["deploy_began"] for host in hosts if (hostvars[host].get("apply_lease") or {}).get("token")}
+    if not held or 2 * _seconds(min(held.values()), now) < seconds:
+        return []
+    return [host for host in held if host != this]
+
+
 def rollout_times(rollouts: Mapping[str, Iterable[Data]], began: str) -> list[str]:
     """What took how long: a line for each rollout of a replica.
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -204,14 +205,63 @@ def test_a_deploy_of_one_service_is_refused_when_another_would_change_and_nothin
     assert ((fleet.site.plans / f"{HOST}.yml").read_bytes(), fleet.held()) == (plan, False)
 
 
+@contextlib.contextmanager
+def once(come: t.Callable[[], bool], act: t.Callable[[], object]) -> Iterator[None]:
+    """While the block runs: calls ``act`` when something has come about. It must, before the block ends."""
+    over, acted = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.02):
+            if come():
+                act()
+                acted.set()
+                return
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert acted.is_set()
+
+
 def test_a_replica_moves_to_a_named_host_and_stays_there(make_site: MakeSite) -> None:
     site = make_site(host_a="a100-80gb:1", host_b="a100-80gb:1")
     for host in site.hosts:
         site.variables(host, fleet_gpu_modes=["mig"])
     site.manifest("ocr")
-    site.done("deploy")
-    (home,) = [host for host in site.hosts if (site.work / host / "services" / "ocr-1").exists()]
+    states = {host: site.work / host / "state" for host in site.hosts}
+
+    def begun() -> list[str]:
+        return [host for host, state in states.items() if (state / "plan.json").exists()]
+
+    def lose() -> None:
+        """Ansible calls a host unreachable on which it can make no directory."""
+        (folder := site.work / begun()[0] / "tmp").rename(folder.with_name("tmp-before"))
+        folder.touch()
+
+    # A host that is lost in its turn: the other has not had its turn, and is given back.
+    with once(lambda: bool(begun()), lose):
+        lost = site.play("deploy")
+    (home,) = begun()
     (other,) = set(site.hosts) - {home}
+    words = "it could not be reached any more in its turn; the next deploy finishes what was begun there"
+    assert lost.problems[-1].endswith(f"{home}: {words}")
+    assert [host for host, state in states.items() if (state / "lease.json").exists()] == [home]
+    (site.work / home / "tmp").unlink()
+    (site.work / home / "tmp-before").rename(site.work / home / "tmp")
+    (states[home] / "lease.json").unlink()  # as an engineer gives it back by force
+
+    def run_out() -> None:
+        path = states[other] / "lease.json"
+        path.write_text(json.dumps({**json.loads(path.read_text(encoding="utf-8")), "expires": 1}), encoding="utf-8")
+
+    # The next run finishes what was begun, although the other waits for its turn for longer than its lease lasts.
+    with once(lambda: json.loads((states[home] / "plan.json").read_text(encoding="utf-8"))["state"] == "done", run_out):
+        site.done("deploy")
+    assert [host for host in site.hosts if (site.work / host / "services" / "ocr-1").exists()] == [home]
     site.done("move", "-e", "service=ocr", "-e", "replica=1", "-e", f"to={other}")
     assert [host for host in site.hosts if (site.work / host / "services" / "ocr-1").exists()] == [other]
     assert [task for task, _host in site.done("plan").changed() if task == "Make the plan"] == []

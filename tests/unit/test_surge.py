@@ -16,7 +16,13 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Cata
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import read_policy
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import check_scope, host_rollouts, order_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import (
+    check_scope,
+    deploy_failures,
+    deploy_held,
+    host_rollouts,
+    order_of,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import STALE, Site, Surge, Surges
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100, facts, gpu_facts, manifest_text
 from hypothesis import HealthCheck, given, settings
@@ -391,3 +397,28 @@ def test_a_deploy_of_one_service_is_refused_when_the_plan_changes_another() -> N
 )
 def test_hosts_that_gain_replicas_come_before_those_that_lose_some(record: Data, turn: int) -> None:
     assert order_of(record) == turn
+
+
+def test_a_host_that_was_lost_in_its_turn_is_told_and_one_that_has_its_turn_now_is_not() -> None:
+    noted: dict[str, Data] = {
+        "h1": {"deploy_at_it": True, "deploy_carried": True},
+        "h2": {"deploy_at_it": True},
+        "h3": {"deploy_at_it": True, "deploy_carried": True, "deploy_problem": "h3: ocr-1: image missing"},
+        "h4": {},
+    }
+    lost = "h2: it could not be reached any more in its turn; the next deploy finishes what was begun there"
+    assert deploy_failures(noted, noted) == [lost, "h3: ocr-1: image missing"]
+    assert deploy_failures(["h1", "h2", "h4"], noted, "h2") == []
+
+
+def test_hosts_that_wait_for_their_turn_are_held_on_when_half_of_the_time_is_over() -> None:
+    held = {"token": "t"}
+    noted: dict[str, Data] = {
+        "h1": {"apply_lease": held, "deploy_began": "2026-11-21T12:00:00Z"},
+        "h2": {"apply_lease": held, "deploy_began": "2026-11-21T12:10:00Z"},
+        "lost": {"apply_lease": {"unreachable": True}, "deploy_began": "2026-11-21T12:00:00Z"},
+        "down": {"deploy_began": "2026-11-21T12:00:00Z"},
+    }
+    assert deploy_held(noted, noted, "h2", "2026-11-21T12:14:59Z", 1800) == []
+    assert deploy_held(noted, noted, "h2", "2026-11-21T12:15:00Z", 1800) == ["h1"]
+    assert deploy_held(["down"], noted, "h2", "2026-11-21T12:15:00Z", 1800) == []
