@@ -160,26 +160,42 @@ def read_env(path: Path) -> str:
     return read_text(path) or ""
 
 
-def devices_text(project: str, style: str, devices: Sequence[Device]) -> str:
-    """The text of a ``devices.json``; every GPU by its UUID (:func:`identified`)."""
+def entries_of(devices: Sequence[Device]) -> list[dict[str, t.Any]]:
+    """Devices as option ``entries`` has them."""
     entries = []
     for device in devices:
         place = {} if device.profile is None else {"profile": device.profile, "start": device.start}
         entries.append({"name": device.name, "gpu": device.gpu, **place})
-    return json.dumps({"format": _FORMAT, "project": project, "style": style, "entries": entries}, indent=1) + "\n"
+    return entries
+
+
+def devices_text(project: str, style: str, devices: Sequence[Device]) -> str:
+    """The text of a ``devices.json``; every GPU by its UUID (:func:`identified`)."""
+    return json.dumps({"format": _FORMAT, "project": project, "style": style, "entries": entries_of(devices)}, indent=1) + "\n"
 
 
 def read_devices(path: Path) -> tuple[str, str, list[Device]] | None:
     """Project, style and devices of a ``devices.json``; None when there is none. FleetError when it is damaged."""
     data = read_json(path)
-    if data is None:
-        return None
+    return None if data is None else _read_devices(data, str(path))
+
+
+def parse_devices(text: str) -> list[Device]:
+    """The devices that a text of :func:`devices_text` names. FleetError when it is damaged."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise FleetError("this text does not say which devices a service has") from error
+    return _read_devices(data, None)[2]
+
+
+def _read_devices(data: Mapping[str, t.Any], file: str | None) -> tuple[str, str, list[Device]]:
     hint = "apply the host's plan again: that writes it anew"
     if data.get("format") != _FORMAT or data.get("style") not in STYLES or not isinstance(data.get("project"), str):
-        raise FleetError(f"this file does not say which devices a service has, in format {_FORMAT}", file=str(path), hint=hint)
+        raise FleetError(f"this file does not say which devices a service has, in format {_FORMAT}", file=file, hint=hint)
     try:
         return data["project"], data["style"], parse_entries(data["entries"])
     except (KeyError, TypeError) as error:
-        raise FleetError("its entries are damaged", file=str(path), field="entries", hint=hint) from error
+        raise FleetError("its entries are damaged", file=file, field="entries", hint=hint) from error
     except FleetError as error:
-        raise FleetError(error.message, file=str(path), field=error.field, hint=hint) from error
+        raise FleetError(error.message, file=file, field=error.field, hint=hint) from error

@@ -18,13 +18,13 @@ import json
 import re
 import shutil
 import typing as t
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.journal import read_json, read_text, write_text
-from ansible_collections.gpuops.fleet.plugins.module_utils.slices import DEVICES_FILE
+from ansible_collections.gpuops.fleet.plugins.module_utils.slices import DEVICES_FILE, Device, parse_devices, read_devices
 
 FORMAT = 1
 SERVING, REPLACED, FAILED, ROLLED_BACK = "serving", "replaced", "failed", "rolled-back"
@@ -104,6 +104,36 @@ def files_in(directory: Path) -> Files | None:
     """What a project's directory has; None without a compose file."""
     compose = read_text(directory / COMPOSE_FILE)
     return None if compose is None else Files(compose, read_text(directory / DEVICES_FILE) or "")
+
+
+def devices_again(files: Files, wished: Sequence[Device], others: Callable[[], Mapping[str, Sequence[Device]]]) -> list[Device]:
+    """On what a version with these files serves again, of a replica that is meant to have ``wished`` now.
+
+    That is where it is meant to be, if that has as many devices as the version knows. Else it is where the version was, unless one of
+    ``others`` (devices by replica, asked for only then) has something of that now: FleetError.
+    """
+    had = parse_devices(files.devices) if files.devices else list(wished)
+    names, now = {device.name for device in had}, {device.name for device in wished}
+    if names <= now:
+        return [device for device in wished if device.name in names]
+    meant = {device.gpu for device in wished}
+    for name, theirs in others().items():
+        for device in had:
+            if device.gpu not in meant and any(_overlap(device, one) for one in theirs):
+                raise FleetError(f"it needs {len(had)} devices, its place has {len(wished)} now, and {device.where} is {name}'s")
+    return had
+
+
+def _overlap(one: Device, other: Device) -> bool:
+    whole = one.profile is None or other.profile is None
+    return one.gpu == other.gpu and (whole or (one.profile, one.start) == (other.profile, other.start))
+
+
+def devices_of_others(services_dir: Path, name: str) -> dict[str, list[Device]]:
+    """The devices of the other replicas on this host, by what is written in their directories. FleetError when a file is damaged."""
+    folders = [path for path in sorted(services_dir.iterdir()) if path.name != name] if services_dir.is_dir() else []
+    found = {path.name: read_devices(path / DEVICES_FILE) for path in folders}
+    return {other: known[2] for other, known in found.items() if known is not None}
 
 
 def replicas_in(state_dir: Path) -> list[str]:
@@ -216,7 +246,7 @@ class Versions:
     def restore(self, directory: Path) -> tuple[Version, Files, bool]:
         """Put the compose file of the version that serves back into the project's directory; whether it was another one.
 
-        Which slice it gets is not restored: where the replica is meant to be now is right for the old version as well.
+        Which slice it gets is not restored; :func:`devices_again` tells.
         """
         serving = self.serving()
         if serving is None:

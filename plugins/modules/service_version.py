@@ -34,7 +34,7 @@ options:
         Ask for it before anything is written.
       - V(serving) says that what is in the directory serves now. The version that served until then becomes V(replaced), or
         V(rolled-back) when the new one is one that served before. The same manifest is the same version.
-      - V(restored) puts the compose file of the version that served last back into the directory.
+      - V(restored) puts the compose file of the version that served last back into the directory, and says which devices it gets.
       - V(failed) says that this version did not pass its gate, and why.
     type: str
     choices:
@@ -61,6 +61,27 @@ options:
       - Why it failed. It is kept as one line.
     type: str
     default: ''
+  entries:
+    description:
+      - With O(state=restored), the devices that the replica is meant to have now, as M(gpuops.fleet.slice_env) takes them.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      name:
+        description: Name of the variable.
+        type: str
+        required: true
+      gpu:
+        description: UUID of the GPU.
+        type: str
+        required: true
+      profile:
+        description: MIG profile of the slice. If left out, the variable names the whole GPU.
+        type: str
+      start:
+        description: Memory slice at which the slice starts. Needed with O(entries[].profile).
+        type: int
   source:
     description:
       - Name of the directory below O(services_dir) in which its files are, for a version that ran beside the one that serves.
@@ -136,6 +157,14 @@ version:
       description: Its manifest, C(file) and C(text). Both are V(none) where nobody knows it.
       type: dict
       sample: {file: manifests/receipt-ocr.yml, text: "schema: 1"}
+entries:
+  description:
+    - With O(state=restored), on what the version serves again. That is the replica's place of now, unless that has fewer devices than the
+      version knows; then it is where the version was. The module fails when another replica has something of that.
+  returned: success
+  type: list
+  elements: dict
+  sample: [{name: GPU_0, gpu: GPU-5c1f8f7e-6b0a-4a57-8c88-1f0f0f3b6f0e, profile: 1g.10gb, start: 4}]
 diff:
   description: A line for each version, before and after. With O(state=restored), the compose file.
   returned: success
@@ -153,6 +182,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import versions as ke
 from ansible_collections.gpuops.fleet.plugins.module_utils.drains import stamp
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.journal import read_text
+from ansible_collections.gpuops.fleet.plugins.module_utils.slices import DEVICE_OPTIONS, entries_of, parse_entries
 from ansible_collections.gpuops.fleet.plugins.module_utils.words import without_names
 
 SPEC: dict[str, t.Any] = {
@@ -167,6 +197,7 @@ SPEC: dict[str, t.Any] = {
     # What owners wrote into `env` stays out of the host's log.
     "manifest_text": {"type": "str", "no_log": True},
     "keep": {"type": "int", "default": 5},
+    "entries": {**DEVICE_OPTIONS["entries"], "required": False, "default": []},
     "services_dir": {"type": "path", "default": "/srv/gpuops/services"},
     "state_dir": {"type": "path", "default": "/var/lib/gpuops-fleet"},
     "lease": {"type": "str", "no_log": True},
@@ -183,7 +214,7 @@ def run(params: t.Mapping[str, t.Any], check: bool, now: datetime) -> dict[str, 
     versions = kept.Versions(state_dir, name, check)
     directory = Path(params["services_dir"]) / (params["source"] or name)
     if state == "restored":
-        return _restored(versions, directory)
+        return _restored(versions, directory, params)
     found = kept.files_in(directory)
     if state == "kept":
         change = versions.keep(found, stamp(now))
@@ -196,15 +227,17 @@ def run(params: t.Mapping[str, t.Any], check: bool, now: datetime) -> dict[str, 
             )
         # In check mode its files are not there yet when this is its first version.
         change = versions.serve(_wanted(params, found, now), found or kept.Files(""), params["keep"])
-    return {"changed": change.changed, "version": change.version.data() if change.version else None, "diff": change.diff()}
+    return {"changed": change.changed, "version": change.version.data() if change.version else None, "entries": [], "diff": change.diff()}
 
 
-def _restored(versions: kept.Versions, directory: Path) -> dict[str, t.Any]:
+def _restored(versions: kept.Versions, directory: Path, params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     path = directory / kept.COMPOSE_FILE
     before = read_text(path) or ""
     version, files, changed = versions.restore(directory)
+    wished = parse_entries(params["entries"])
+    devices = kept.devices_again(files, wished, lambda: kept.devices_of_others(directory.parent, params["name"]))
     diff = {"before": before, "after": files.compose, "before_header": str(path), "after_header": str(path)}
-    return {"changed": changed, "version": version.data(), "diff": diff}
+    return {"changed": changed, "version": version.data(), "entries": entries_of(devices), "diff": diff}
 
 
 def _wanted(params: t.Mapping[str, t.Any], found: kept.Files | None, now: datetime) -> kept.Version:

@@ -18,7 +18,8 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import versions as ke
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.ledger import Ledger, path_in
 from ansible_collections.gpuops.fleet.plugins.module_utils.rollouts import Begun, Record
-from ansible_collections.gpuops.fleet.plugins.module_utils.versions import Files, Version, Versions
+from ansible_collections.gpuops.fleet.plugins.module_utils.slices import Device, devices_text
+from ansible_collections.gpuops.fleet.plugins.module_utils.versions import Files, Version, Versions, devices_again
 
 if t.TYPE_CHECKING:
     from conftest import RunModule
@@ -306,8 +307,9 @@ def test_a_version_goes_from_kept_to_serving_and_back_through_the_modules(door: 
     text = {"manifest_file": "ocr.yml", "manifest_text": "schema: 1\nservice: ocr\n"}
     failed = door.call("service_version", name="ocr-1", state="failed", digest="sha256:b", reason="ocr-1: it\nis ill", **text)
     assert (failed["version"]["outcome"], failed["version"]["reason"]) == ("failed", "it is ill")
-    restored = door.call("service_version", name="ocr-1", state="restored")
-    assert (restored["changed"], restored["version"]["number"]) == (True, 1)
+    devices = [{"name": "GPU_0", "gpu": "GPU-1", "profile": "1g.10gb", "start": 4}]
+    restored = door.call("service_version", name="ocr-1", state="restored", entries=devices)
+    assert (restored["changed"], restored["version"]["number"], restored["entries"]) == (True, 1, devices)
     assert (door.directory / "compose.yml").read_text() == files("a").compose
     door.write("b")
     serving = door.call("service_version", name="ocr-1", state="serving", digest="sha256:b", by="alice", **text)
@@ -319,6 +321,35 @@ def test_a_version_goes_from_kept_to_serving_and_back_through_the_modules(door: 
     everything = door.call("service_version_info", service="ocr")["replicas"]
     assert [one["outcome"] for one in everything["ocr-1"]["versions"]] == ["replaced", "failed", "serving"]
     assert door.call("service_version_info", service="oc")["replicas"] == {}
+
+
+ONE, TWO, THREE = (Device(f"GPU_{number}", f"GPU-{number}") for number in range(3))
+OTHER = Device("GPU_0", "GPU-1")
+SMALL, LARGE = Device("GPU_0", "GPU-9", "1g.10gb", 0), Device("GPU_0", "GPU-9", "2g.20gb", 2)
+
+
+@pytest.mark.parametrize(
+    ("had", "wished", "others", "again"),
+    [
+        pytest.param([SMALL], [LARGE], [SMALL], [LARGE], id="its place of now"),
+        pytest.param([ONE], [OTHER], [ONE], [OTHER], id="another GPU"),
+        pytest.param([ONE], [ONE, TWO], [], [ONE], id="it knows of one of two"),
+        pytest.param([ONE, TWO], [ONE], [THREE], [ONE, TWO], id="where it was"),
+        pytest.param([ONE, TWO], [ONE], [ONE], [ONE, TWO], id="where it was, on a GPU that is shared"),
+        pytest.param([ONE, TWO], [ONE], [Device("GPU_0", "GPU-1", "1g.10gb", 0)], None, id="another has a slice of it"),
+        pytest.param([ONE, TWO], [ONE], [TWO], None, id="another has it"),
+    ],
+)
+def test_a_version_serves_again_in_the_place_of_now_or_where_it_was_if_that_is_nobodys(
+    had: list[Device], wished: list[Device], others: list[Device], again: list[Device] | None
+) -> None:
+    found = Files("services: {}\n", devices_text("ocr-1", "uuid", had))
+    if again is not None:
+        assert devices_again(found, wished, lambda: {"llm-1": others}) == again
+        return
+    with pytest.raises(FleetError) as caught:
+        devices_again(found, wished, lambda: {"llm-1": others})
+    assert str(caught.value) == "it needs 2 devices, its place has 1 now, and GPU-1 is llm-1's"
 
 
 def test_check_mode_promises_the_first_version_before_its_files_are_there(door: Door) -> None:
