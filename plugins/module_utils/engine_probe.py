@@ -70,7 +70,8 @@ class Wish:
     """A project that shall run: a compose file that need not be written yet, and what its variables will be.
 
     ``devices``: for people, by what the file is given for each (``nvidia.com/gpu=MIG-...`` -> ``slice 1g.10gb@4 of GPU-...``).
-    ``deadline``: seconds for each answer of engine and Compose. ``pull_deadline``: seconds for one image.
+    ``deadline``: seconds for each answer of engine and Compose. ``pull_deadline``: seconds for one image. ``asks``: whether the engine is
+    asked for the devices; it cannot be before they are made.
     """
 
     project: str
@@ -81,6 +82,7 @@ class Wish:
     pull: str = MISSING
     deadline: float = 120.0
     pull_deadline: float = 3600.0
+    asks: bool = True
 
 
 @dataclass(frozen=True)
@@ -248,7 +250,7 @@ class Probe:
             self._bring(str(service["image"]), self._policy(service), answer.pulled, check)
         settled = self._settled(hashes, running)
         for name in sorted(set(services) - settled):
-            if not check:
+            if self._wish.asks and not check:
                 self._start(services[name])
                 answer.probed.append(name)
         return answer

@@ -110,6 +110,12 @@ gone:
   type: list
   elements: str
   sample: []
+moved:
+  description: Replicas that run and that the plan has at another place of this host, so that they are stopped first.
+  returned: success
+  type: list
+  elements: str
+  sample: []
 lines:
   description: For people, a line for each service that is rolled, and for each that is left alone.
   returned: success

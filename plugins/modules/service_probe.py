@@ -72,6 +72,12 @@ options:
       - Longest time to pull one image, in seconds.
     type: int
     default: 3600
+  ask:
+    description:
+      - Whether the engine is asked for the devices. V(false) is for a slice that is made only later. The compose file is judged and the
+        image pulled all the same, and a slice that does not exist shows as C((known after apply)).
+    type: bool
+    default: true
   timeout:
     description:
       - Longest time for one answer of the engine or of Compose, in seconds.
@@ -151,6 +157,7 @@ SPEC: dict[str, t.Any] = {
     "docker_socket": {"type": "path"},
     "pull": {"type": "str", "choices": ["always", "missing", "never", "policy"], "default": "missing"},
     "pull_timeout": {"type": "int", "default": 3600},
+    "ask": {"type": "bool", "default": True},
     "timeout": {"type": "int", "default": 120},
     "state_dir": {"type": "path", "default": "/var/lib/gpuops-fleet"},
     "lease": {"type": "str", "no_log": True},
@@ -161,7 +168,7 @@ def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
     """The module's result. FleetError when a device is not there, Compose refuses the file, or the engine cannot start the service."""
     entries = parse_entries(params["entries"])
     with Nvml() as nvml:
-        uuids = resolve_all(nvml, entries, check)
+        uuids = resolve_all(nvml, entries, check or not params["ask"])
     variables = env_values(uuids, params["style"])
     wish = Wish(
         project=params["project"],
@@ -172,6 +179,7 @@ def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
         pull=params["pull"],
         deadline=params["timeout"],
         pull_deadline=params["pull_timeout"],
+        asks=params["ask"],
     )
 
     def alive() -> None:

@@ -36,9 +36,10 @@ def host_rollouts(
     that somebody stopped: ``by``, ``since`` and ``reason``. ``only``: the one service that is served. ``versions``: of each replica the
     ``versions`` that the host keeps and the number of the ``serving`` one; what failed here last is then not rolled again. Returns
     ``layout`` (the plan's, with the slices of surges that are there still), ``restore``, ``gone`` (surges that are in the plan's way, or
-    of which only files are left), ``lines`` for people, ``held`` (a line for each service of which replicas serve on by an earlier
-    version) and ``services``: for each ``service`` that is served ``replicas`` (without those), ``rolled`` (those that run and would get
-    other files), ``left`` (its surge is there still), ``surge`` (:meth:`Surge.data`, empty without room), ``reason`` and ``line``.
+    of which only files are left), ``moved`` (replicas that run and get another place here), ``lines`` for people, ``held`` (a line for each
+    service of which replicas serve on by an earlier version) and ``services``: for each ``service`` that is served ``replicas`` (without
+    those), ``rolled`` (those that run and would get other files), ``left`` (its surge is there still), ``surge`` (:meth:`Surge.data`, empty
+    without room), ``reason`` and ``line``.
     """
     surges = Surges(site)
     left = surges.leftovers()
@@ -71,6 +72,11 @@ def host_rollouts(
         "layout": surges.layout(),
         "restore": surges.restore(),
         "gone": sorted({*found, *stray} - kept),
+        "moved": [
+            name_of(line)
+            for line in site.plan.data["services"]
+            if name_of(line) in site.stopped and line["service"] not in rests and site.running(name_of(line)) is not False
+        ],
         "held": held,
         "lines": [
             *(str(each["line"]) for each in services if each["line"]),

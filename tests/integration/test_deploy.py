@@ -183,6 +183,21 @@ def test_a_stopped_service_stays_so_until_it_is_deployed_by_name(fleet: Fleet) -
     assert fleet.world.running() == {"ocr-1": ONE}
 
 
+def test_a_version_that_needs_another_slice_stops_nothing_before_all_is_there_and_what_was_stopped_serves_again(fleet: Fleet) -> None:
+    slices, mark, before = fleet.slices(), len(fleet.world.log), fleet.world.running()
+    fleet.world.images[BAD] = Behaviour(known=False)
+    fleet.want(BAD, gpu={"isolation": "slice", "memory": "60 GiB"})
+    refused = fleet.site.play("deploy")
+    assert f"ocr-1: cannot pull image {BAD}: Error response from daemon: manifest for {BAD} not found" in refused.problems[-1]
+    assert refused.problems[-1].endswith("; nothing was stopped or partitioned")
+    assert (fleet.since(mark), fleet.slices()) == ([], slices)
+    fleet.want(TWO, gpu={"isolation": "slice", "memory": "60 GiB"})
+    fleet.site.simctl(HOST, "fail", "--call", "nvmlDeviceCreateGpuInstanceWithPlacement", "--nth", "1", "--error", "UNKNOWN")
+    assert fleet.site.play("deploy").status != 0
+    assert fleet.since(mark) == ["stopped ocr-1", "removed ocr-1", "started ocr-1"]
+    assert (fleet.world.running(), fleet.slices(), fleet.held()) == (before, slices, False)
+
+
 def test_without_room_the_old_version_is_stopped_first(fleet: Fleet) -> None:
     fleet.want(ONE, gpu={"isolation": "slice", "memory": "60 GiB"})
     fleet.site.done("deploy")

@@ -233,7 +233,8 @@ def test_a_first_start_is_gated_and_a_second_run_changes_nothing(place: Place) -
 
 
 def test_a_first_start_that_fails_its_gate_is_told_with_its_last_words(place: Place) -> None:
-    place.world.images[BAD] = Behaviour(healthy_after=None, exits_after=0.7, says="hello\nRuntimeError: CUDA driver version is insufficient\n")
+    words = "hello\nRuntimeError: CUDA driver version is insufficient\n"
+    place.world.images[BAD] = Behaviour(healthy_after=None, exits_after=0.7, says=words)
     reason = place.bring(BAD, manifest={"rollout": {"settle": 3, "timeout": 20}}).reason
     assert reason.startswith("ocr-1: container ended with status 3 after ")
     assert reason.endswith("; its last words: RuntimeError: CUDA driver version is insufficient")

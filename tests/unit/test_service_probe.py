@@ -489,6 +489,15 @@ def test_a_slice_that_comes_later_is_no_error_in_check_mode(door: Door) -> None:
     assert door.world.engine.changes() == []
 
 
+def test_before_its_slice_is_made_the_image_is_pulled_and_the_engine_is_not_asked(door: Door) -> None:
+    door.cut()
+    door.world.engine.images.clear()
+    result = door.ask(ask=False, style="cdi")
+    assert (result["failed"], result["pulled"], result["probed"]) == (False, [IMAGE], [])
+    assert result["devices"] == {"GPU_0": "(known after apply)"}
+    assert door.world.engine.changes() == []
+
+
 def test_a_pulled_image_is_a_change_and_is_promised(door: Door) -> None:
     door.world.engine.images.clear()
     promised, done, again = door.ask(check=True), door.ask(), door.ask()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import typing as t
+from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -226,6 +227,16 @@ def test_a_surge_whose_place_the_plan_needs_is_removed_first() -> None:
     there["containers"].append(box("ocr-surge", mig_uuid(site.plan.data["services"][0])))
     told = host_rollouts(with_facts(site, there), ["ocr-1"], ["ocr-surge", "gone-surge"])
     assert (told["gone"], told["services"][0]["left"]) == (["gone-surge", "ocr-surge"], False)
+
+
+def test_who_runs_and_gets_another_place_here_is_told_before_it_is_stopped() -> None:
+    texts = [manifest_text(name, ports=PORTS) for name in ("ocr", "face", "rests")]
+    site = site_of(texts, [gpu_facts()], fleet_gpu_modes=["mig"])
+    moving = replace(site, stopped=frozenset(("ocr-1", "rests-1", "left-1")))
+    resting = {"rests": {"by": "alice", "since": "2026-11-21T12:00:00Z", "reason": ""}}
+    assert host_rollouts(moving, [], [], resting)["moved"] == ["ocr-1"]
+    ended = {**site.facts, "containers": [{**each, "state": "exited"} for each in site.facts["containers"]]}
+    assert host_rollouts(replace(moving, facts=ended), [])["moved"] == []
 
 
 def test_a_gpu_beside_the_plan_is_brought_back_to_what_it_was() -> None:
