@@ -9,7 +9,7 @@ Pure: facts, cases and the date come in, verdicts go out, the same for the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import compat_around, compat_rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_case import (
@@ -23,22 +23,26 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_case import (
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import CompatFacts
 
-_RULES: tuple[Callable[[Case], Iterator[Finding]], ...] = (
+_Rule = Callable[[Case], Iterator[Finding]]
+# What does not look at the image: the same for all services of a host.
+_OF_HOST: tuple[_Rule, ...] = (
     compat_rules.judge_driver,
     compat_rules.judge_branch,
     compat_rules.judge_modules,
     compat_rules.judge_mix,
-    compat_rules.judge_gpu_cuda,
-    compat_rules.judge_cuda_driver,
-    compat_rules.judge_requires,
-    compat_rules.judge_floors,
     compat_around.judge_engine,
     compat_around.judge_container_toolkit,
-    compat_around.judge_mig,
     compat_around.judge_vgpu,
     compat_around.judge_system,
     compat_around.judge_gcc,
     compat_around.judge_age,
+)
+_OF_IMAGE: tuple[_Rule, ...] = (
+    compat_rules.judge_gpu_cuda,
+    compat_rules.judge_cuda_driver,
+    compat_rules.judge_requires,
+    compat_rules.judge_floors,
+    compat_around.judge_mig,
 )
 # Stands for a host's name in findings that many hosts share; no host bears it.
 _NAME = "\0"
@@ -47,17 +51,17 @@ _NAME = "\0"
 def judge(facts: CompatFacts, host: CompatHost, gpu: CompatGpu, image: CompatImage, today: str | None = None) -> Verdict:
     """One verdict. ``today`` is a date such as ``2026-11-21``; without one, ends of support that have a date are not judged."""
     case = Case(facts, host, gpu, image, today)
-    findings = [each for rule in _RULES for each in rule(case)]
+    return _verdict(case, _findings(case, _OF_HOST))
+
+
+def _findings(case: Case, rules: tuple[_Rule, ...]) -> list[Finding]:
+    return [each for rule in rules for each in rule(case)]
+
+
+def _verdict(case: Case, of_host: list[Finding]) -> Verdict:
+    findings = [*of_host, *_findings(case, _OF_IMAGE)]
     findings.sort(key=lambda each: EFFECTS.index(each.effect))
-    return Verdict(host.name, gpu.board, image.name, tuple(findings))
-
-
-@dataclass(frozen=True)
-class _Kind:
-    """Hosts that differ in nothing but their names."""
-
-    host: CompatHost
-    gpus: tuple[CompatGpu, ...]
+    return Verdict(case.host.name, case.gpu.board, case.image.name, tuple(findings))
 
 
 class Gate:
@@ -66,28 +70,41 @@ class Gate:
     def __init__(self, facts: CompatFacts, today: str | None = None) -> None:
         self.facts = facts
         self.today = today
-        self._kinds: dict[CompatHost, _Kind] = {}
-
-    def kind(self, host: CompatHost) -> _Kind:
-        """What the host is but for its name and for how many GPUs of a kind it has, in whatever order."""
-        gpus = tuple(sorted(set(host.gpus), key=lambda gpu: (gpu.board, gpu.capability or "", gpu.virtualization or "")))
-        plain = replace(host, name=_NAME, gpus=gpus)
-        return self._kinds.setdefault(plain, _Kind(plain, gpus))
 
     def verdicts(
         self, hosts: Iterable[CompatHost], images: Iterable[CompatImage]
     ) -> Iterator[tuple[str, CompatImage, tuple[Verdict, ...]]]:
-        """(host, image, one verdict for each kind of GPU of the host), host by host. A verdict's own host is filled in by :func:`named`."""
+        """(host, image, one verdict for each kind of GPU of the host), host by host.
+
+        Hosts that differ only in name share their verdicts: :func:`named` makes those of one of them.
+        """
         wanted = list(images)
-        rows: dict[int, list[tuple[CompatImage, tuple[Verdict, ...]]]] = {}
+        plain = [replace(image, name="") for image in wanted]
+        rows: dict[CompatHost, list[tuple[Verdict, ...]]] = {}
         for host in hosts:
-            kind = self.kind(host)
-            row = rows.get(id(kind))
+            kind = _kind(host)
+            row = rows.get(kind)
             if row is None:
-                row = [(image, tuple(judge(self.facts, kind.host, gpu, image, self.today) for gpu in kind.gpus)) for image in wanted]
-                rows[id(kind)] = row
-            for image, verdicts in row:
+                row = rows[kind] = self._row(kind, wanted, plain)
+            for image, verdicts in zip(wanted, row, strict=True):
                 yield host.name, image, verdicts
+
+    def _row(self, kind: CompatHost, images: list[CompatImage], plain: list[CompatImage]) -> list[tuple[Verdict, ...]]:
+        """Verdicts of all images on one kind of host."""
+        nothing = CompatImage("")
+        of_host = [_findings(Case(self.facts, kind, gpu, nothing, self.today), _OF_HOST) for gpu in kind.gpus]
+        alike: dict[CompatImage, tuple[Verdict, ...]] = {}
+        for image in plain:
+            if image not in alike:
+                cases = [Case(self.facts, kind, gpu, image, self.today) for gpu in kind.gpus]
+                alike[image] = tuple(_verdict(case, findings) for case, findings in zip(cases, of_host, strict=True))
+        return [tuple(replace(verdict, image=image.name) for verdict in alike[bare]) for image, bare in zip(images, plain, strict=True)]
+
+
+def _kind(host: CompatHost) -> CompatHost:
+    """What a host is but for its name, and for how many GPUs of a kind it has in which order."""
+    gpus = sorted(set(host.gpus), key=lambda gpu: (gpu.board, gpu.capability or "", gpu.virtualization or ""))
+    return replace(host, name=_NAME, gpus=tuple(gpus))
 
 
 def named(verdict: Verdict, host: str) -> Verdict:

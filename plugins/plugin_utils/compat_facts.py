@@ -245,6 +245,10 @@ class CompatFacts:
         self._toolkits = sorted(self._file.cuda_toolkits.releases, key=lambda row: version(row.cuda))
         self._branches = {row.branch: row for row in self._file.branches.rows}
         self.newest_branch = max(self._branches)
+        # Asked again and again with the same few words.
+        self._needs: dict[str, Fact[CudaNeed] | None] = {}
+        self._found: dict[tuple[str | None, str], Fact[Architecture] | None] = {}
+        self._upgrades: dict[str | None, list[int]] = {}
 
     def _fact(self, value: _Value, block: _Block, *confidences: Confidence | None, first: str | None = None) -> Fact[_Value]:
         source = self._file.sources[first or block.sources[0]]
@@ -253,6 +257,11 @@ class CompatFacts:
 
     def toolkit(self, cuda: str) -> Fact[CudaNeed] | None:
         """What this release of CUDA wants. One that is not in the table stands by its neighbour below, or by its family."""
+        if cuda not in self._needs:
+            self._needs[cuda] = self._toolkit(cuda)
+        return self._needs[cuda]
+
+    def _toolkit(self, cuda: str) -> Fact[CudaNeed] | None:
         asked = version(cuda)
         block = self._file.cuda_toolkits
         same = [row for row in self._toolkits if minor(version(row.cuda)) == minor(asked)]
@@ -289,11 +298,13 @@ class CompatFacts:
 
     def upgrades(self, month: str | None) -> list[int]:
         """Branches with fixes in this month: long-term ones first, then production, then others; the newest first among equals."""
-        order = {"LTSB": 0, "PB": 1}
-        return sorted(
-            (branch for branch in self._branches if self.supported(branch, month)),
-            key=lambda branch: (order.get(self._branches[branch].kind or "", 2), -branch),
-        )
+        if month not in self._upgrades:
+            order = {"LTSB": 0, "PB": 1}
+            self._upgrades[month] = sorted(
+                (branch for branch in self._branches if self.supported(branch, month)),
+                key=lambda branch: (order.get(self._branches[branch].kind or "", 2), -branch),
+            )
+        return self._upgrades[month]
 
     def first_release(self, branch: int) -> str | None:
         """The oldest driver of a branch that a toolkit names as its own."""
@@ -302,6 +313,11 @@ class CompatFacts:
 
     def architecture(self, capability: str | None, board: str) -> Fact[Architecture] | None:
         """The generation of a GPU: by its board where the facts name it, else by compute capability."""
+        if (capability, board) not in self._found:
+            self._found[capability, board] = self._architecture(capability, board)
+        return self._found[capability, board]
+
+    def _architecture(self, capability: str | None, board: str) -> Fact[Architecture] | None:
         block = self._file.architectures
         fits = [row for row in block.rows if capability in row.capabilities]
         named = [row for row in fits if any(board.startswith(each) for each in row.boards)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import Version, version
 
@@ -46,8 +47,13 @@ class Unreadable(ValueError):
 
 def holds(requirement: str, properties: Properties) -> bool:
     """Does one ``NVIDIA_REQUIRE_*`` hold? An empty one does. :raises Unreadable: not of the grammar."""
-    alternatives = [[_constraint(part) for part in text.split(",") if part] for text in requirement.split()]
+    alternatives = _alternatives(requirement)
     return not alternatives or any(all(_met(*each, properties) for each in constraints) for constraints in alternatives)
+
+
+@lru_cache(maxsize=1024)
+def _alternatives(requirement: str) -> tuple[tuple[tuple[str, str, str], ...], ...]:
+    return tuple(tuple(_constraint(part) for part in text.split(",") if part) for text in requirement.split())
 
 
 def _constraint(text: str) -> tuple[str, str, str]:

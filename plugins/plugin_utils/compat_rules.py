@@ -116,8 +116,7 @@ def upgrade(case: Case, floor: str) -> str:
     holder = _last(case)
     last = holder[1] if holder else None
     if holder and last is not None and last < least:
-        older = "" if case.image.cuda is None else f", or take an image with a CUDA older than {case.image.cuda}"
-        return f"R{last} is the last branch for the {holder[0]} in {case.host.name}: place the service on another host{older}"
+        return f"R{last} is the last branch for the {holder[0]} in {case.host.name}: place the service on another host"
     fits = [branch for branch in case.facts.upgrades(case.month) if branch >= least and (last is None or branch <= last)]
     branch = fits[0] if fits else least
     release = floor if branch == least else case.facts.first_release(branch)
