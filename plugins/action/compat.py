@@ -1,0 +1,46 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Door: says which services may run on which GPUs of which hosts, on the controller."""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Mapping
+
+from ansible_collections.gpuops.fleet.plugins.action.plan import TEMPLATES
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import CompatFacts
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import image_of_service, judge_services
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
+
+ARGUMENTS: dict[str, dict[str, t.Any]] = {
+    "manifests": {"type": "path", "required": True},
+    "hosts": {"type": "dict", "required": True},
+    "templates": {"type": "list", "elements": "path", "default": []},
+    "images": {"type": "dict", "default": {}},
+    "today": {"type": "str"},
+}
+
+
+def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Judge. :raises FleetError: a manifest is wrong, or the date is none."""
+    facts = CompatFacts(door.read_data("compat.yml"))
+    known = door.read_data("runtimes.yml").data
+    catalogue = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
+    manifests = read_manifests(door.read_texts(arguments["manifests"]), door.known_runtimes([*arguments["templates"], TEMPLATES]))
+    images = [image_of_service(facts, manifest.data(), known, arguments["images"]) for manifest in manifests]
+    judged = judge_services(facts, catalogue, arguments["hosts"], images, arguments["today"])
+    return {"changed": False, "table": judged.table(), "verdicts": judged.data()}
+
+
+class ActionModule(door.Door):
+    """Nothing is sent to a host."""
+
+    _VALID_ARGS = frozenset(ARGUMENTS)
+    arguments = ARGUMENTS
+
+    def work(self, arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[str, t.Any]:  # noqa: ARG002 # it is the same in both
+        """See :func:`run`."""
+        return run(arguments)

@@ -1,0 +1,128 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Module compat: all services on all hosts in one table, by its door and by a real ansible-playbook."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.action.compat import run
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "inventories" / "example" / "manifests"
+DIGEST = "a" * 64
+OCR = f"registry.example.com/ocr@sha256:{DIGEST}"
+CHAT = f"registry.example.com/chat@sha256:{DIGEST}"
+
+
+def manifest(service: str, image: str, isolation: str = "exclusive") -> str:
+    return (
+        f"schema: 1\nservice: {service}\nteam: claims\nenvironment: production\nruntime: http\nimage: {image}\n"
+        f"gpu: {{isolation: {isolation}, memory: 8 GiB}}\nhost: {{cpus: 2, memory: 4 GiB}}\n"
+    )
+
+
+def facts(driver: str, *gpus: tuple[str, str], flavour: str = "open") -> dict[str, t.Any]:
+    return {
+        "driver": {"present": True, "version": driver, "cuda": None, "flavour": flavour, "error": None},
+        "host": {"os": {"id": "debian", "version": "13"}, "kernel": "6.12.107"},
+        "engine": {
+            "docker": {"present": True, "version": "28.3.0", "cdi": True, "runtimes": ["runc"]},
+            "cdi_specs": ["/etc/cdi/nvidia.yaml"],
+        },
+        "gpus": [
+            {"device_id": None, "name": name, "compute_capability": capability, "virtualization": "none"} for name, capability in gpus
+        ],
+    }
+
+
+def fleet() -> dict[str, t.Any]:
+    v100, h100 = ("Tesla V100-SXM2-32GB", "7.0"), ("NVIDIA H100 PCIe", "9.0")
+    return {
+        "gpu-07": {"facts": facts("570.124.06", v100, h100, h100, flavour="proprietary")},
+        "gpu-08": {"facts": facts("580.95.05", h100)},
+        "gpu-09": {"facts": None, "unread": "no route to host"},
+        "gpu-10": {"facts": facts("580.95.05")},
+    }
+
+
+@pytest.fixture
+def manifests(tmp_path: Path) -> Path:
+    directory = tmp_path / "manifests"
+    directory.mkdir()
+    (directory / "chat.yml").write_text(manifest("chat", CHAT), encoding="utf-8")
+    (directory / "ocr.yml").write_text(manifest("ocr", OCR, "slice"), encoding="utf-8")
+    return directory
+
+
+def judged(manifests: Path, **more: t.Any) -> dict[str, t.Any]:
+    images = {CHAT: ["CUDA_VERSION=13.0.2"], OCR: ["CUDA_VERSION=12.8.1"]}
+    return run({"manifests": str(manifests), "hosts": fleet(), "templates": [], "images": images, "today": "2026-11-21", **more})
+
+
+def test_the_table_has_a_line_for_each_kind_of_gpu_and_a_column_for_each_service(manifests: Path) -> None:
+    lines = judged(manifests)["table"]
+    assert [line.split() for line in lines[:6]] == [
+        ["HOST", "GPU", "chat", "ocr"],
+        ["gpu-07", "h100-pcie-80gb", "no", "ok"],
+        ["gpu-07", "v100-sxm2-32gb", "no", "ok"],
+        ["gpu-08", "h100-pcie-80gb", "ok", "ok"],
+        ["gpu-09", "was", "not", "judged:", "no", "route", "to", "host"],
+        ["gpu-10", "was", "not", "judged:", "it", "has", "no", "GPU", "that", "can", "be", "seen"],
+    ]
+    needs = next(number for number, line in enumerate(lines) if "needs driver 580.65.06" in line)
+    assert lines[needs].startswith("no: gpu-07 h100-pcie-80gb: chat: CUDA 13.0.2 needs driver 580.65.06 or newer, here is 570.124.06 (")
+    assert lines[needs + 1] == "  remedy: upgrade to R580: 580.65.06 or newer; it is the last branch for the v100-sxm2-32gb in gpu-07"
+    assert any(line.startswith("warn: gpu-07 h100-pcie-80gb, gpu-07 v100-sxm2-32gb: every service: R570 gets no fixes") for line in lines)
+
+
+def test_the_same_is_there_as_data(manifests: Path) -> None:
+    verdicts = judged(manifests)["verdicts"]
+    answers = {(each["host"], each["gpu"], each["service"]): each["answer"] for each in verdicts}
+    assert len(verdicts) == 6
+    assert answers["gpu-07", "h100-pcie-80gb", "chat"] == "no"
+    assert answers["gpu-08", "h100-pcie-80gb", "chat"] == "ok"
+    assert all("\0" not in json.dumps(each) and "\\u0000" not in json.dumps(each) for each in verdicts)
+
+
+def test_an_image_whose_variables_nobody_gave_blocks_nothing(manifests: Path) -> None:
+    verdicts = judged(manifests, images={})["verdicts"]
+    assert {each["answer"] for each in verdicts} == {"ok"}
+    assert all(any("CUDA of the image is not known" in one["message"] for one in each["findings"]) for each in verdicts)
+
+
+@pytest.mark.parametrize("today", ["soon", "2026-13-01", "2026-11-21T00:00"])
+def test_a_date_that_is_none_is_refused_in_one_line(manifests: Path, today: str) -> None:
+    with pytest.raises(FleetError) as caught:
+        judged(manifests, today=today)
+    assert str(caught.value) == f"today: '{today}' is not a date; write it as 2026-11-21"
+
+
+def test_the_examples_services_are_judged_by_a_playbook(tmp_path: Path) -> None:
+    play = tmp_path / "judge.yml"
+    task = {
+        "gpuops.fleet.compat": {
+            "manifests": str(EXAMPLE),
+            "hosts": fleet(),
+            "today": "{{ now(utc=true).strftime('%Y-%m-%d') }}",
+        },
+        "register": "judged",
+    }
+    told = {"ansible.builtin.debug": {"msg": "{{ judged.table }} changed={{ judged.changed }}"}}
+    play.write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": [task, told]}]), encoding="utf-8")
+    program = str(Path(sys.executable).parent / "ansible-playbook")
+    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(ROOT / "collections"), "ANSIBLE_LOCALHOST_WARNING": "false"}
+    done = subprocess.run(
+        [program, "-i", "localhost,", str(play)], env=environment, capture_output=True, text=True, check=False, timeout=180
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "llm-chat" in done.stdout
+    assert "changed=False" in done.stdout
