@@ -39,6 +39,8 @@ SECRETS = {SERVICE: "secret-of-claims-5f1c", OTHER: "secret-of-cards-9e27"}
 UP_SECONDS = 120.0
 ONLY = ("-e", f"service={SERVICE}")
 LEASE_SECONDS = 90
+# What a version gets that never gets healthy, in seconds; an emulated host on a busy machine may need longer for a good one.
+SOON = "180"
 # Requests that a rollout has to see; what it lacks of them comes after it.
 LEAST = 2000
 # An emulated processor reads a receipt for half a minute: more of them would be the rollout's own load.
@@ -85,15 +87,17 @@ class World:
         """What a client of the service's own team sends."""
         return {"X-Api-Key": KEYS["claims"]}
 
-    def load(self, **how: t.Any) -> Load:
-        """Load on the service's address."""
-        return Load("127.0.0.1", self.port, f"{PATH}/version", self.key, **how)
+    def load(self, threads: int = 4, pace: float = 1.6) -> Load:
+        """Load on the service's address; as much as leaves an emulated host time for its rollout."""
+        return Load("127.0.0.1", self.port, f"{PATH}/version", self.key, threads=threads, pace=pace)
 
     def want(self, image: str, **changes: str) -> None:
         """The owner writes another image, and other lines, into the manifest; ``changes``: value of a line by its name."""
         text = re.sub(r"^image: .*", f"image: {image}", self.manifest.read_text(encoding="utf-8"), flags=re.MULTILINE)
         for name, value in changes.items():
-            text = re.sub(rf"^( *){name}: .*", rf"\g<1>{name}: {value}", text, flags=re.MULTILINE)
+            text, found = re.subn(rf"^( *){name}: .*", rf"\g<1>{name}: {value}", text, flags=re.MULTILINE)
+            if found != 1:
+                raise LabError(f"{self.manifest} has {found} lines '{name}:', and the story changes one")
         self.manifest.write_text(text, encoding="utf-8")
 
     def homes(self) -> dict[str, str]:
@@ -221,7 +225,7 @@ def good(world: World) -> Iterator[str]:
     """The other version takes the place of the one that serves, under load, receipts among it; the seconds of each step are kept."""
     old, new = VERSIONS[world.tag], VERSIONS[world.other]
     image = world.site.image(world.other)
-    with world.load() as load:
+    with world.load(pace=0.8) as load:
         load.wait_for(lambda account: len(account.answers) >= 30, UP_SECONDS)
         changed = time.time()
         world.want(image)
@@ -434,10 +438,10 @@ BEGIN: dict[str, Act] = {
 }
 BROKEN: dict[str, Act] = {
     "missing": lambda world: refused(world, "image missing", MISSING, "0000|manifest unknown|not found"),
-    "never-healthy": lambda world: refused(world, "never healthy", world.site.image("never-healthy"), "healthy"),
+    "never-healthy": lambda world: refused(world, "never healthy", world.site.image("never-healthy"), "healthy", timeout=SOON),
     "crashing": lambda world: refused(world, "healthy, then crashing", world.site.image("crashing"), "status 3|crash"),
     "stop-first": lambda world: refused(
-        world, "stop first, never healthy", world.site.image("never-healthy"), "serves again", way="stop-first"
+        world, "stop first, never healthy", world.site.image("never-healthy"), "serves again", way="stop-first", timeout=SOON
     ),
     "template": wrong_template,
     "vanish": lambda world: wrong_slice(world, "vanish", "nvidia.com/gpu=MIG-"),
