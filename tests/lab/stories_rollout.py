@@ -126,13 +126,16 @@ def settled(world: World, image: str, read: bool = False) -> Iterator[str]:
     yield from _gateway_well(world)
 
 
+def _slices(world: World) -> set[str]:
+    """UUIDs of the slices that the plan gives the service."""
+    seen = asking.look(world.guest).slices
+    ours = [replica for replica in asking.replicas(world.site) if replica.service == SERVICE]
+    return {place.uuid for replica in ours if (place := seen.get((replica.gpu, replica.profile, replica.start)))}
+
+
 def _gateway_well(world: World) -> Iterator[str]:
     """Through the gateway, every slice of the service answers, and no other."""
-    wanted = {
-        place.uuid
-        for replica in asking.replicas(world.site)
-        if replica.service == SERVICE and (place := asking.look(world.guest).slices.get((replica.gpu, replica.profile, replica.start)))
-    }
+    wanted = _slices(world)
     with world.load(threads=2, pace=0.1) as load:
         load.wait_for(lambda account: account.devices >= wanted, UP_SECONDS)
     if load.account.devices != wanted:
@@ -308,7 +311,7 @@ def back(world: World) -> Iterator[str]:
 
 def refused(world: World, what: str, image: str, told: str, arguments: tuple[str, ...] = (), **changes: str) -> Iterator[str]:
     """A version that must not come: deploy fails with one line that says why, and the old containers answered all the time."""
-    before = world.homes()
+    before, old, homes = world.homes(), world.tag, _slices(world)
     kept = world.manifest.read_text(encoding="utf-8")
     world.want(image, **changes)
     with world.load() as load:
@@ -322,12 +325,14 @@ def refused(world: World, what: str, image: str, told: str, arguments: tuple[str
     if not lines:
         yield f"{what}: no line of the play names {SERVICE} and '{told}'"
     yield from (f"{what}: {problem}" for problem in _unanswered("the old version", load.account, 100))
-    if load.account.versions.keys() - {1}:
-        yield f"{what}: answers came from {dict(load.account.versions)}, and only version 1 was to answer"
+    if load.account.versions.keys() - {VERSIONS[old]}:
+        yield f"{what}: answers came from {dict(load.account.versions)}, and only version {VERSIONS[old]} was to answer"
+    if load.account.devices - homes:
+        yield f"{what}: answers came from the slices {sorted(load.account.devices)}, and the old version's are {sorted(homes)}"
     if "way" not in changes and world.homes() != before:
         yield f"{what}: the containers that served are not those that serve: {before} before, {world.homes()} now"
     world.manifest.write_text(kept, encoding="utf-8")
-    yield from (f"{what}: {problem}" for problem in settled(world, world.site.image("lab")))
+    yield from (f"{what}: {problem}" for problem in settled(world, world.site.image(old)))
 
 
 def wrong_slice(world: World, how: str, told: str) -> Iterator[str]:
@@ -343,12 +348,12 @@ def wrong_slice(world: World, how: str, told: str) -> Iterator[str]:
     put = "simctl set mig-uuid new && cd /usr/bin && mv nvidia-ctk nvidia-ctk.real && cat > nvidia-ctk && chmod 755 nvidia-ctk"
     world.guest.ssh(put, "putting something before nvidia-ctk", input=wrapper)
     try:
-        problems = list(refused(world, f"wrong slice ({how})", world.site.image("two"), told))
+        problems = list(refused(world, f"wrong slice ({how})", world.site.image(world.other), told))
     finally:
         world.guest.ssh("mv /usr/bin/nvidia-ctk.real /usr/bin/nvidia-ctk", "taking that back")
     yield from problems
     must_play(world.site, "deploy", *ONLY)
-    yield from (f"after a wrong slice ({how}): {problem}" for problem in settled(world, world.site.image("lab")))
+    yield from (f"after a wrong slice ({how}): {problem}" for problem in settled(world, world.site.image(world.tag)))
 
 
 def wrong_template(world: World) -> Iterator[str]:
@@ -368,7 +373,7 @@ def wrong_template(world: World) -> Iterator[str]:
     templates.mkdir(exist_ok=True)
     (templates / "other-slice.yml.j2").write_text(ours.replace("{{ parts.device() -}}\n", device), encoding="utf-8")
     arguments = ("-e", json.dumps({"fleet_templates": [str(templates)]}))
-    yield from refused(world, "wrong slice (template)", world.site.image("two"), taken, arguments, runtime="other-slice")
+    yield from refused(world, "wrong slice (template)", world.site.image(world.other), taken, arguments, runtime="other-slice")
 
 
 def killed(world: World, step: str, after: float) -> Iterator[str]:
@@ -453,12 +458,12 @@ ACTS: dict[str, Act] = {**BEGIN, **BROKEN, **KILLED, **END}
 
 
 def tell_acts(site: Site, names: t.Iterable[str]) -> Iterator[str]:
-    """Acts, one after the other; each begins with version 1 or 2 rolled out and leaves it so. The broken ones take 1 to be the good one."""
+    """Acts, one after the other; each begins with version 1 or 2 rolled out and leaves it so."""
     (guest,) = site.guests()
     world = World(site, guest, set(asking.look(guest).slices))
     for name in names:
         began = time.monotonic()
-        if name in BROKEN and world.tag != "lab":
+        if name == "stop-first" and world.tag != "lab":  # what it brings answers as version 2, from the same slice
             world.want(site.image("lab"))
             must_play(site, "deploy", *ONLY)
         found = 0
