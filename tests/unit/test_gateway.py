@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 import typing as t
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -270,6 +271,24 @@ def test_what_is_still_in_hand_after_a_reload_counts_for_a_drain_and_is_not_lost
     assert here.server("ocr", "ocr-1", state="drain", wait=20)["sessions"] == 0
     slow.join()
     assert [answer.status for answer in answers] == [200]
+
+
+def test_a_connection_that_is_idle_at_a_reload_has_its_next_request_answered(gateway: MakeGateway, service: MakeService) -> None:
+    one = service("one")
+    here = gateway()
+    plans = {"gpu-01": plan_of(("ocr", 1, one.port))}
+    here.bring([manifest_text("ocr")], plans)
+    here.until_answers("/ocr/")
+    with contextlib.closing(HTTPConnection("127.0.0.1", here.port, timeout=10)) as kept:
+        kept.request("GET", "/ocr/", headers={"X-Api-Key": CLAIMS})
+        kept.getresponse().read()
+        channel = kept.sock
+        here.bring([manifest_text("ocr", route="{timeout: 61}")], plans)
+        time.sleep(1)
+        kept.request("GET", "/ocr/", headers={"X-Api-Key": CLAIMS})
+        assert kept.sock is channel
+        answer = kept.getresponse()
+        assert (answer.status, answer.getheader("Connection")) == (200, "close")
 
 
 @pytest.mark.slow
