@@ -73,18 +73,18 @@ def mps_volumes(mps: Data) -> list[dict[str, t.Any]]:
     ]
 
 
-def health_command(url: str) -> str:
-    """One shell line that is true when the GPU is still there and the address answers.
+def health_command(url: str, seconds: int = 10) -> str:
+    """One shell line that is true when the GPU is still there and the address answers within ``seconds``.
 
     A container can lose its GPU while its server goes on answering (nvidia-container-toolkit issues 48, 251, 1227), so the GPU is asked
     first where the image has nvidia-smi. Images differ in what can fetch an address: curl, wget or Python, whichever is there.
     """
     quoted = shlex.quote(url)
-    python = shlex.quote("import sys; from urllib import request as web; web.build_opener().open(sys.argv[1], timeout=4)")
+    python = shlex.quote(f"import sys; from urllib import request as web; web.build_opener().open(sys.argv[1], timeout={seconds})")
     return (
         "if command -v nvidia-smi >/dev/null; then nvidia-smi -L | grep -q UUID || exit 1; fi; "
-        f"if command -v curl >/dev/null; then exec curl -fsS -m 4 -o /dev/null {quoted}; fi; "
-        f"if command -v wget >/dev/null; then exec wget -q -T 4 -O /dev/null {quoted}; fi; "
+        f"if command -v curl >/dev/null; then exec curl -fsS -m {seconds} -o /dev/null {quoted}; fi; "
+        f"if command -v wget >/dev/null; then exec wget -q -T {seconds} -O /dev/null {quoted}; fi; "
         f"exec python3 -c {python} {quoted}"
     )
 

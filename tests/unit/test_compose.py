@@ -8,7 +8,9 @@ from __future__ import annotations
 import http.server
 import json
 import subprocess
+import sys
 import threading
+import time
 import typing as t
 from pathlib import Path
 
@@ -69,6 +71,8 @@ class Answer(http.server.BaseHTTPRequestHandler):
     """Answers 200 below /up, 503 elsewhere."""
 
     def do_GET(self) -> None:
+        if self.path.endswith("late"):
+            time.sleep(3)
         self.send_response(200 if self.path.startswith("/up") else 503)
         self.end_headers()
 
@@ -84,9 +88,9 @@ def server() -> t.Iterator[str]:
         running.shutdown()
 
 
-def run_check(url: str, tools: Path) -> int:
+def run_check(url: str, tools: Path, seconds: int = 10) -> int:
     """Exit status of the health check in an 'image' that has only what is in ``tools``."""
-    command = compose.health_command(url)
+    command = compose.health_command(url, seconds)
     return subprocess.run(["/bin/sh", "-c", command], env={"PATH": str(tools)}, capture_output=True, timeout=20, check=False).returncode
 
 
@@ -98,10 +102,14 @@ def provide(tools: Path, name: str, script: str) -> None:
 
 @pytest.mark.parametrize(("path", "healthy"), [("/up", True), ("/up?a=b&c='d e'", True), ("/down", False)])
 def test_an_image_with_python_alone_is_checked(server: str, path: str, healthy: bool, tmp_path: Path) -> None:
-    import sys
-
     provide(tmp_path / "bin", "python3", f'exec {sys.executable} "$@"')
     assert (run_check(server + path.replace(" ", "%20"), tmp_path / "bin") == 0) == healthy
+
+
+@pytest.mark.parametrize(("seconds", "healthy"), [(1, False), (15, True)])
+def test_an_answer_has_the_time_that_the_manifest_gives_it(server: str, seconds: int, healthy: bool, tmp_path: Path) -> None:
+    provide(tmp_path / "bin", "python3", f'exec {sys.executable} "$@"')
+    assert (run_check(f"{server}/up/late", tmp_path / "bin", seconds) == 0) == healthy
 
 
 @pytest.mark.parametrize("tool", ["curl", "wget"])
