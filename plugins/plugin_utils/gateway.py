@@ -254,10 +254,11 @@ def strangers(manifests: Sequence[Manifest], settings: Settings) -> t.Iterator[F
     for manifest, key in routed:
         if taken[key] is not manifest:
             continue  # that was said above
-        above = (owner for each in _upwards(key) for owner in (taken.get(each), named.get(each)) if owner is not None)
-        owner = next((each for each in above if each.model.team != manifest.model.team), None)
-        if owner is not None:
-            wrong = f"{_shown(manifest, settings)} is part of the address of '{owner.service}', a service of team '{owner.model.team}'"
+        above = [owner for each in _upwards(key) for owner in (taken.get(each), named.get(each)) if owner is not None]
+        foreign = [owner for owner in above if owner.model.team != manifest.model.team]
+        if foreign:
+            whose = f"'{foreign[0].service}', a service of team '{foreign[0].model.team}'"
+            wrong = f"{_shown(manifest, settings)} is part of the address of {whose}"
             yield manifest.located.error(("route",), wrong, "choose another host or path")
 
 

@@ -184,8 +184,7 @@ def _ever_smaller(page: Page) -> t.Iterator[Page]:
     yield page
     page = replace(page, call=None, examples=())
     yield page
-    short = {name: _cut(getattr(page, name)) for name in ("owner", "description", "image")}
-    yield replace(page, **short)
+    yield replace(page, owner=_cut(page.owner), description=_cut(page.description), image=_cut(page.image))
 
 
 def _cut(text: str) -> str:
