@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.gateway import read_settings
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import (
     Changes,
@@ -40,7 +41,8 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "jobs": {"type": "path"},
     "parent": {"type": "str", "default": ""},
     "gated": {"type": "list", "elements": "str", "default": ["production"]},
-    "domain": {"type": "str", "default": ""},
+    "gateway": {"type": "dict", "default": {}},
+    "gateway_name": {"type": "str", "default": ""},
     "addresses": {"type": "dict", "default": {}},
     "variables": {"type": "dict", "default": {}},
     "gateways": {"type": "bool", "default": False},
@@ -71,7 +73,8 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         settings = Settings(
             parent=arguments["parent"],
             gated=arguments["gated"],
-            domain=arguments["domain"],
+            gateway=read_settings(arguments["gateway"]),
+            own_name=arguments["gateway_name"],
             addresses=arguments["addresses"],
             variables=variables_of(arguments["variables"]),
             gateways=arguments["gateways"],

@@ -205,8 +205,8 @@ class Versions:
     def serve(self, wanted: Version, found: Files, keep: int) -> Change:
         """The version in the project's directory serves. ``wanted``: what is known of it, its number and outcome apart.
 
-        The same manifest as before is the same version, whose files and text are kept as they are now. ``keep``: how many versions that served are
-        kept, and as many that failed.
+        The same manifest as before is the same version, whose files and text are kept as they are now. ``keep``: how many versions that
+        served are kept, and as many that failed.
         """
         before = tuple(self.all())
         old = [version for version in before if version.outcome == SERVING]

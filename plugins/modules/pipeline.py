@@ -66,8 +66,14 @@ options:
     type: list
     elements: str
     default: [production]
-  domain:
-    description: Domain of the gateway. The address of a service with a route is below it.
+  gateway:
+    description: >-
+      What decides the address of a service with a route, C(domain), C(name), C(certificate), C(http_port) and C(https_port), as in the
+      option O(gpuops.fleet.gateway_routes#module:settings).
+    type: dict
+    default: {}
+  gateway_name:
+    description: Name of a gateway, for the address of a service whose route has only a path. Empty without a gateway.
     type: str
     default: ''
   addresses:

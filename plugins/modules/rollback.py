@@ -13,9 +13,9 @@ version_added: 0.2.0
 description:
   - Chooses an earlier version of a service from those that its hosts keep, and writes its manifest in the place of the one that is there.
     Carrying it out is playbook C(deploy)'s.
-  - What a version is made of goes back, and how it proves itself (C(timeout), C(settle) and C(warm_up) of C(rollout)). C(route), C(replicas),
-    C(priority), C(description), C(lease) and the rest of C(rollout) stay as they are now, so that no rollback opens what was closed since.
-    Where the manifest is gone, they are those of the version that served last.
+  - What a version is made of goes back, and how it proves itself (C(timeout), C(settle) and C(warm_up) of C(rollout)).
+  - C(route), C(replicas), C(priority), C(description), C(lease) and the rest of C(rollout) stay as they are now, so that no rollback opens
+    what was closed since. Where the manifest is gone, they are those of the version that served last.
   - Changes nothing on a host.
 extends_documentation_fragment:
   - gpuops.fleet.attributes

@@ -231,9 +231,13 @@ def make_routes(
 def _address(manifest: Manifest, settings: Settings) -> tuple[str | None, str | None]:
     """(host, path) of a service, at least one: ``<service>.<domain>``, or ``/<service>`` without domain, if the manifest has none."""
     wish = manifest.model.route
-    host, path = (None, None) if wish is None else (wish.host, wish.path)
+    return place_of(manifest.service, *((None, None) if wish is None else (wish.host, wish.path)), settings)
+
+
+def place_of(service: str, host: str | None, path: str | None, settings: Settings) -> tuple[str | None, str | None]:
+    """(host, path) of the route of a service, at least one, from what its manifest has of them."""
     if host is None and path is None:
-        return (f"{manifest.service}.{settings.domain}", None) if settings.domain else (None, f"/{manifest.service}")
+        return (f"{service}.{settings.domain}", None) if settings.domain else (None, f"/{service}")
     return host, path
 
 
@@ -326,7 +330,12 @@ def _reached(host: str, addresses: Mapping[str, str]) -> str:
 
 def base_url(route: Route, settings: Settings, own_name: str) -> str:
     """Address of a service as callers write it, without a slash at its end. ``own_name``: a gateway, for services with a path only."""
+    return url_of(route.host, route.path, settings, own_name)
+
+
+def url_of(host: str | None, path: str | None, settings: Settings, own_name: str) -> str:
+    """The same for what :func:`place_of` found."""
     scheme, port, usual = ("https", settings.https_port, 443) if settings.certificate else ("http", settings.http_port, 80)
-    name = route.host or settings.name or settings.domain or own_name
+    name = host or settings.name or settings.domain or own_name
     shown = f"[{name}]" if ":" in name else name
-    return f"{scheme}://{shown}{'' if port == usual else f':{port}'}{route.path or ''}"
+    return f"{scheme}://{shown}{'' if port == usual else f':{port}'}{path or ''}"

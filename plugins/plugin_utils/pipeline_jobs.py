@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import yaml
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import gateway
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import Changes, Service, Work
 
@@ -41,7 +42,8 @@ class Settings:
     """How a site wants its child pipelines.
 
     ``parent`` and ``job``: pipeline and job whose artifacts the jobs take; without a parent they take none. ``gated``: environments
-    whose changes a person lets through. ``domain``: of the gateway; addresses are below it. ``addresses``: host -> name in an address.
+    whose changes a person lets through. ``gateway``: how the gateways are set up, and ``own_name`` what one of them is called, for
+    addresses. ``addresses``: host -> name in an address.
     ``gateways``: the fleet has some. They are brought up to the plans when replicas have come, before those that moved leave their old
     host.
     """
@@ -49,7 +51,8 @@ class Settings:
     parent: str = ""
     job: str = "plan"
     gated: Collection[str] = ("production",)
-    domain: str = ""
+    gateway: gateway.Settings = field(default_factory=gateway.Settings)
+    own_name: str = ""
     addresses: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     gateways: bool = False
@@ -279,9 +282,10 @@ def _environment(work: Work, service: Service | None) -> dict[str, str]:
 def address_of(service: Service, host: str, plans: Mapping[str, Data], settings: Settings) -> str:
     """Where people find the service: at the gateway where it has a route, else at the first port of its first replica on that host."""
     route = service.route
-    if route is not None and (route["host"] or settings.domain):
-        name = route["host"] or (settings.domain if route["path"] else f"{service.name}.{settings.domain}")
-        return f"https://{name}{route['path'] or '/'}"
+    if route is not None:
+        name, path = gateway.place_of(service.name, route["host"], route["path"], settings.gateway)
+        if name or settings.gateway.name or settings.gateway.domain or settings.own_name:
+            return gateway.url_of(name, path or "/", settings.gateway, settings.own_name)
     for line in (plans.get(host) or {"services": []})["services"]:
         if line["service"] == service.name:
             for port in service.ports:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import pipeline_page
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.gateway import read_settings
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import (
     Changes,
     Pending,
@@ -245,20 +246,29 @@ def test_jobs_say_plan_host_and_service_and_take_the_parents_artifacts() -> None
     assert needs(child(compared({}, new), new, gateways=True), "gateways") == {"deploy a on h1"}
 
 
+DOMAIN = {"domain": "models.example.com", "certificate": "/etc/ssl/models.pem"}
+
+
 @pytest.mark.parametrize(
-    ("route", "domain", "address"),
+    ("route", "gateway", "name", "address"),
     [
-        (None, "", "http://h1:18000/"),
-        ({"host": None, "path": None}, "", "http://h1:18000/"),
-        ({"host": None, "path": None}, "models.example.com", "https://a.models.example.com/"),
-        ({"host": "ocr.example.com", "path": None}, "", "https://ocr.example.com/"),
-        ({"host": None, "path": "/ocr"}, "models.example.com", "https://models.example.com/ocr"),
+        (None, {}, "", "http://h1:18000/"),
+        ({"host": None, "path": None}, {}, "", "http://h1:18000/"),
+        ({"host": None, "path": None}, DOMAIN, "", "https://a.models.example.com/"),
+        ({"host": None, "path": None}, {**DOMAIN, "certificate": "", "http_port": 8080}, "", "http://a.models.example.com:8080/"),
+        ({"host": "ocr.example.com", "path": None}, {}, "", "http://ocr.example.com/"),
+        ({"host": None, "path": "/ocr"}, DOMAIN, "", "https://models.example.com/ocr"),
+        ({"host": None, "path": "/ocr"}, {**DOMAIN, "name": "gw.example.com", "https_port": 8443}, "", "https://gw.example.com:8443/ocr"),
+        ({"host": None, "path": None}, {}, "gateway-01", "http://gateway-01/a"),
     ],
 )
-def test_an_environment_leads_to_where_the_service_answers(route: dict[str, t.Any] | None, domain: str, address: str) -> None:
+def test_an_environment_leads_to_where_the_service_answers(
+    route: dict[str, t.Any] | None, gateway: dict[str, t.Any], name: str, address: str
+) -> None:
     new = {"h1": plan(line("a"))}
     changes = compare({}, new, {}, {"a": service("a", route=route)})
-    assert child(changes, new, domain=domain)["deploy a on h1"]["environment"]["url"] == address
+    found = child(changes, new, gateway=read_settings(gateway), own_name=name)["deploy a on h1"]["environment"]["url"]
+    assert found == address
 
 
 def test_a_template_that_lacks_a_job_or_has_one_of_ours_is_refused() -> None:
