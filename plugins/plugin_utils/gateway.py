@@ -89,9 +89,15 @@ class Settings(Strict):
     key_help: str = ""
 
 
+_NUMBERS = ("rate", "http_port", "https_port", "maxconn", "hard_stop_after")
+_DIGITS = re.compile(r"[0-9]{1,9}")
+
+
 def read_settings(values: Data) -> Settings:
     """Settings of the gateways, checked. :raises FleetError: every problem on its own line."""
-    return check(Settings, Located(dict(values), "gateway settings"))
+    # Before ansible-core 2.19 a template gives text, also for a number.
+    numbers = {name: int(text) for name in _NUMBERS if isinstance(text := values.get(name), str) and _DIGITS.fullmatch(text)}
+    return check(Settings, Located({**values, **numbers}, "gateway settings"))
 
 
 def hash_keys(keys: t.Any) -> dict[str, str]:

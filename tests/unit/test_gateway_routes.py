@@ -283,3 +283,10 @@ def test_a_page_says_when_what_runs_is_older_than_the_manifest() -> None:
         assert [(each.host, each.gpu, each.part, each.port) for each in page.replicas] == [
             ("gpu-01", "a100-sxm4-80gb at 0000:07:00.0", "slice 1g.10gb@0", "18000")
         ]
+
+
+def test_a_number_that_a_template_made_text_of_is_a_number() -> None:
+    settings = gateway.read_settings({"http_port": "8080", "rate": "0", "maxconn": "50"})
+    assert (settings.http_port, settings.rate, settings.maxconn) == (8080, 0, 50)
+    with pytest.raises(FleetError, match="http_port: expected a whole number"):
+        gateway.read_settings({"http_port": "http"})
