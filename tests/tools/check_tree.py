@@ -28,6 +28,9 @@ FOREIGN = re.compile(r"simulat|nvml_sim|simctl", re.IGNORECASE)
 LICENCE = "SPDX-License-Identifier: GPL-3.0-or-later"
 LICENSED = {".py", ".c", ".h", ".sh", ".j2"}
 LONGEST = 500
+# Where a release of this collection is named for a site to include, and how.
+PIPELINE = ("ci", "inventories/example/gitlab", "docs/gitlab.md")
+RELEASE = re.compile(r"(?:ref: v|gpuops-fleet:|git tag v)(\d+\.\d+\.\d+)")
 SHOWN = ("DOCUMENTATION", "EXAMPLES", "RETURN")
 
 
@@ -100,6 +103,21 @@ def version_findings() -> c.Iterator[str]:
         ):
             if found != galaxy["version"]:
                 yield f"{name}: version {found}, galaxy.yml has {galaxy['version']}"
+    yield from pipeline_findings(galaxy["version"])
+
+
+def pipeline_findings(version: str) -> c.Iterator[str]:
+    """Where the pipeline's samples and documentation name another release than each other, or one before this one.
+
+    Between two releases they are ahead: what they include is not in the last one.
+    """
+    names = [name for part in PIPELINE for name in tree.project_files(part)]
+    found = {(name, release) for name in names for release in RELEASE.findall((tree.ROOT / name).read_text(encoding="utf-8"))}
+    if len(releases := {release for _name, release in found}) > 1:
+        yield from (f"{name}: names release {release}, and others of the pipeline's files another" for name, release in sorted(found))
+    for release in releases:
+        if [int(part) for part in release.split(".")] < [int(part) for part in version.split(".")]:
+            yield f"{', '.join(PIPELINE)}: release {release} is older than galaxy.yml's {version}"
 
 
 def main() -> int:

@@ -43,6 +43,21 @@ def test_a_role_whose_defaults_and_specification_agree_has_no_findings(tmp_path:
     assert findings(monkeypatch, tmp_path, DEFAULTS, SPECS) == []
 
 
+def test_the_pipelines_files_name_one_release_that_is_not_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "ci").mkdir()
+    (tmp_path / "docs").mkdir()
+    files = {"ci/base.yml": "FLEET_IMAGE: r.example/gpuops-fleet:0.2.0\n", "docs/gitlab.md": "- {ref: v0.2.0, file: ci/service.yml}\n"}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.setattr(tree, "ROOT", tmp_path)
+    monkeypatch.setattr(tree, "project_files", lambda under: [Path(name) for name in files if name.startswith(under)])
+
+    assert list(check_tree.pipeline_findings("0.1.0")) == list(check_tree.pipeline_findings("0.2.0")) == []
+    assert "release 0.2.0 is older than galaxy.yml's 0.10.0" in " ".join(check_tree.pipeline_findings("0.10.0"))
+    (tmp_path / "ci/base.yml").write_text("FLEET_IMAGE: r.example/gpuops-fleet:0.3.0\n", encoding="utf-8")
+    assert len(list(check_tree.pipeline_findings("0.1.0"))) == 2
+
+
 @pytest.mark.parametrize(
     ("defaults", "specs", "words"),
     [
