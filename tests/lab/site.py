@@ -5,7 +5,8 @@
 
 ``extensions/molecule/SCENARIO/lab.yml`` says what the guests are made of and where the site is: group variables and manifests,
 in which ``${OCR_IMAGE}`` stands for the image by digest; a scenario without a site is its guests alone. ``images`` are further releases
-of the OCR service that the registry gets, and a guest with ``gateway: true`` is in the group ``gateways`` as well.
+of the OCR service that the registry gets, a guest with ``gateway: true`` is in the group ``gateways`` as well, and ``gitlab: true`` fetches
+the program that runs pipelines before a guest is booted.
 Everything made of it lies below ``build/lab/sites/SCENARIO``.
 """
 
@@ -24,7 +25,7 @@ from pathlib import Path
 
 import yaml
 
-from lab import image, packages
+from lab import gitlab, image, packages
 from lab.commands import last_line, plain, run
 from lab.errors import LabError
 from lab.guest import Guest, Hardware
@@ -67,6 +68,8 @@ class Site:
     def up(self, say: Say) -> None:
         """Builds what is missing, boots the guests, gives them GPUs, writes the inventory. LabError in one line; then nothing runs."""
         self.down()
+        if self.lab.get("gitlab"):
+            gitlab.runner()
         prepared = prepare(say)
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir(parents=True)

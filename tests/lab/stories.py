@@ -22,6 +22,7 @@ from lab.ocr import receipt as receipts
 from lab.ocr.ask import ask
 from lab.plays import must_play, play
 from lab.site import Site
+from lab.stories_pipeline import pipeline
 from lab.stories_rollout import rollout, rollout_broken, rollout_killed
 
 # What a host may take after a boot until its services answer.
@@ -265,6 +266,6 @@ def broken(site: Site) -> Iterator[str]:
 STORIES: dict[str, Story] = {
     story.__name__: story
     for story in (
-        main_job, wrong_uuid, reboot, neighbours, power_cut, two_hosts, broken, newest_core, rollout, rollout_broken, rollout_killed
+        main_job, wrong_uuid, reboot, neighbours, power_cut, two_hosts, broken, newest_core, rollout, rollout_broken, rollout_killed, pipeline
     )
 }  # fmt: skip
