@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import time
 import typing as t
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -36,10 +38,13 @@ class GitLab(Projects):
 
     def __init__(self, work: Path) -> None:
         super().__init__(work, lambda: {**demo.environment(work, REPOSITORY / "collections"), "FLEET_DEMO": str(work)})
-        self.ports = free_ports(4)
+        *self.ports, self.http, self.metrics = free_ports(6)
+        # The path of a socket may have 107 bytes.
+        self.run_dir = Path("/tmp") / f"gpuops-pipeline-{self.http}"
         # The unit tests keep one there where none is installed. Without any, the fleet has no gateway.
         kept = REPOSITORY / "build" / "cache" / "debian" / "haproxy" / "run"
         self.haproxy = shutil.which("haproxy", path=f"/usr/sbin:/usr/local/sbin:/usr/bin:{kept}")
+        self._gateway_process: subprocess.Popen[bytes] | None = None
         for name in HOSTS:
             demo.make_host(work, name, BOARD, SIMULATOR)
         self._hosts()
@@ -87,7 +92,11 @@ class GitLab(Projects):
             "gateway_program": program,
             "gateway_path": str(home / "gateway.cfg"),
             "gateway_directory": str(home / "files"),
-            "gateway_run_dir": str(home / "run"),
+            "gateway_run_dir": str(self.run_dir),
+            "gateway_http_port": self.http,
+            "gateway_address": "127.0.0.1",
+            "gateway_metrics": f"127.0.0.1:{self.metrics}",
+            "gateway_maxconn": 500,
             "gateway_state_dir": str(home / "state"),
             "gateway_user": "",
             "gateway_group": "",
@@ -104,10 +113,29 @@ class GitLab(Projects):
             for port in self.ports:
                 stack.enter_context(answers(port))
             os.environ["PATH"] = in_path(folder)
+            stack.callback(self._end_gateway)
             try:
                 yield world
             finally:
                 os.environ["PATH"] = before
+
+    def start_gateway(self) -> None:
+        """HAProxy with the configuration that a pipeline brought, as its unit would start it."""
+        if self.haproxy is None:
+            return
+        self.run_dir.mkdir()
+        argv = [self.haproxy, "-W", "-f", str(self.work / GATEWAY / "gateway.cfg"), "-S", str(self.run_dir / "master.sock")]
+        self._gateway_process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30
+        while not (self.run_dir / "admin.sock").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def _end_gateway(self) -> None:
+        if self._gateway_process is not None:
+            self._gateway_process.terminate()
+            self._gateway_process.wait(15)
+        shutil.rmtree(self.run_dir, ignore_errors=True)
 
     def services(self, host: str) -> dict[str, dict[str, t.Any]]:
         """Replica -> its compose file as it is on a host."""

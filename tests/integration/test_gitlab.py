@@ -74,6 +74,7 @@ def tell(story: Story, engine: World) -> None:
     gitlab = story.gitlab
     manifests = gitlab.claims / "manifests"
     story.protected("first", "--manual", "approve receipt-ocr")
+    gitlab.start_gateway()
     story.engine["first"] = engine.running()
     story.leases = json.loads((gitlab.work / ENGINE / "state" / "service-leases.json").read_text(encoding="utf-8"))["leases"]
 
