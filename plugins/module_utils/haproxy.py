@@ -256,13 +256,7 @@ def change(runtime: Runtime, wish: Wish, state_file: str | None, check: bool = F
     servers = runtime.servers(wish.backend)
     found = None if servers is None else servers.get(wish.server)
     if found is None:
-        if servers is not None and wish.address is not None and wish.stands_by:
-            wrong = f"the gateway has no server '{wish.server}' for {wish.service}"
-            raise FleetError(wrong, hint="run playbook gateway; it gives each host with a replica one that stands by")
-        outcome = Outcome(known=False, message=f"the gateway has no {wish.path}: nothing to do")
-        if wish.state != "ready" and wish.address is not None and not check:
-            _wait_for_left_behind(runtime, wish, outcome)
-        return outcome
+        return _unknown(runtime, wish, servers is not None, check)
     address = _place(wish, found)
     if address is None:
         return _elsewhere(runtime, wish, found, check)
@@ -315,6 +309,17 @@ def _resolved(wish: Wish) -> list[str]:
         return [str(one[4][0]) for one in socket.getaddrinfo(address, wish.port, type=socket.SOCK_STREAM)]
     except OSError as error:
         raise FleetError(f"the gateway cannot resolve '{address}': {error.strerror}", field="address") from error
+
+
+def _unknown(runtime: Runtime, wish: Wish, service_known: bool, check: bool) -> Outcome:
+    """The gateway's files have no such server. FleetError for one that stands by: its service's rollout needs it."""
+    if service_known and wish.address is not None and wish.stands_by:
+        wrong = f"the gateway has no server '{wish.server}' for {wish.service}"
+        raise FleetError(wrong, hint="run playbook gateway; it gives each host with a replica one that stands by")
+    outcome = Outcome(known=False, message=f"the gateway has no {wish.path}: nothing to do")
+    if wish.state != "ready" and wish.address is not None and not check:
+        _wait_for_left_behind(runtime, wish, outcome)
+    return outcome
 
 
 def _elsewhere(runtime: Runtime, wish: Wish, found: Server, check: bool) -> Outcome:

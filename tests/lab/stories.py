@@ -266,6 +266,7 @@ def broken(site: Site) -> Iterator[str]:
 STORIES: dict[str, Story] = {
     story.__name__: story
     for story in (
-        main_job, wrong_uuid, reboot, neighbours, power_cut, two_hosts, broken, newest_core, rollout, rollout_broken, rollout_killed, pipeline
+        main_job, wrong_uuid, reboot, neighbours, power_cut, two_hosts, broken, newest_core,
+        rollout, rollout_broken, rollout_killed, pipeline,
     )
 }  # fmt: skip
