@@ -23,6 +23,9 @@ from pathlib import Path
 import pynvml
 import pytest
 
+if t.TYPE_CHECKING:
+    from gateway_world import MakeGateway, MakeService
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SIMULATOR = REPOSITORY / "build" / "simulator"
 DOOR = "NVML_SIM_STATE"
@@ -151,6 +154,32 @@ def run_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunModule:
         return result
 
     return run
+
+
+@pytest.fixture(scope="session")
+def haproxy_program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """HAProxy of this machine, or out of Debian's package, kept below build/."""
+    from gateway_world import haproxy_here
+
+    return haproxy_here(tmp_path_factory)
+
+
+@pytest.fixture
+def gateway(haproxy_program: str, run_module: RunModule, tmp_path: Path) -> t.Iterator[MakeGateway]:
+    """``gateway(rate=0)``: a gateway with these settings that is gone when the test is."""
+    from gateway_world import Gateway
+
+    with contextlib.ExitStack() as ends:
+        yield lambda **more: ends.enter_context(contextlib.closing(Gateway(tmp_path, run_module, haproxy_program, more=more)))
+
+
+@pytest.fixture
+def service() -> t.Iterator[MakeService]:
+    """``service("one")``: a service that answers with this word."""
+    from gateway_world import Service
+
+    with contextlib.ExitStack() as ends:
+        yield lambda *words: ends.enter_context(contextlib.closing(Service(*words)))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

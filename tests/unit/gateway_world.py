@@ -347,3 +347,38 @@ class Gateway:
         while (answer := self.ask(path, host=host)).status != 200:
             assert time.monotonic() < deadline, (answer, self.log.read_text()[-2000:])
             time.sleep(0.1)
+
+
+MakeGateway = t.Callable[..., Gateway]
+MakeService = t.Callable[..., Service]
+
+
+class Load:
+    """Requests from several threads until it is ended; what was no right answer is kept."""
+
+    def __init__(self, here: Gateway, path: str, threads: int = 4) -> None:
+        self.right, self.wrong = 0, list[str]()
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(here, path), daemon=True) for _number in range(threads)]
+
+    def _run(self, here: Gateway, path: str) -> None:
+        while not self._ended.is_set():
+            try:
+                answer = here.ask(path)
+            except OSError as error:
+                self.wrong.append(repr(error))
+                continue
+            if answer.status == 200:
+                self.right += 1
+            else:
+                self.wrong.append(f"{answer.status} {answer.body!r}")
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(30)

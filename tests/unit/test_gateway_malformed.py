@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import RunModule
-from gateway_world import CLAIMS, FRAUD, OTHER, Gateway, Service, haproxy_here, manifest_text, plan_of
+from gateway_world import CLAIMS, FRAUD, OTHER, Gateway, Service, manifest_text, plan_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -93,11 +93,6 @@ def send(port: int, raw: bytes) -> bytes:
             while data := channel.recv(65536):
                 told += data
         return told
-
-
-@pytest.fixture(scope="module")
-def haproxy_program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return haproxy_here(tmp_path_factory)
 
 
 @pytest.mark.slow

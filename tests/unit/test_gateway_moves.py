@@ -13,35 +13,17 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils import haproxy
 from conftest import RunModule
-from gateway_world import Answer, Gateway, Service, free_port, haproxy_here, manifest_text, plan_of
+from gateway_world import Answer, Gateway, MakeService, free_port, manifest_text, plan_of
 
 # Two hosts on this machine.
 A, B = "127.0.0.1", "127.0.0.2"
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return haproxy_here(tmp_path_factory)
-
-
 @pytest.fixture
-def here(program: str, run_module: RunModule, tmp_path: Path) -> t.Iterator[Gateway]:
-    made = Gateway(tmp_path, run_module, program, addresses={"gpu-b": B})
+def here(haproxy_program: str, run_module: RunModule, tmp_path: Path) -> t.Iterator[Gateway]:
+    made = Gateway(tmp_path, run_module, haproxy_program, addresses={"gpu-b": B})
     yield made
     made.close()
-
-
-@pytest.fixture
-def service() -> t.Iterator[t.Callable[..., Service]]:
-    made: list[Service] = []
-
-    def make(*words: t.Any) -> Service:
-        made.append(Service(*words))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 def on_a(port: int) -> dict[str, t.Any]:
@@ -56,7 +38,7 @@ def at(here: Gateway) -> haproxy.Server:
     return (here.runtime.servers("svc_ocr") or {})["ocr-1"]
 
 
-def test_the_host_that_a_replica_left_takes_nothing_from_its_new_place(here: Gateway, service: t.Callable[..., Service]) -> None:
+def test_the_host_that_a_replica_left_takes_nothing_from_its_new_place(here: Gateway, service: MakeService) -> None:
     old, new = service("old", A), service("new", B)
     here.bring([manifest_text("ocr")], on_a(old.port))
     here.until_answers("/ocr/")
@@ -82,7 +64,7 @@ def test_the_host_that_a_replica_left_takes_nothing_from_its_new_place(here: Gat
     assert here.ask("/ocr/").body == b"new"
 
 
-def test_a_replica_of_a_dead_host_gets_requests_at_its_new_place_at_once(here: Gateway, service: t.Callable[..., Service]) -> None:
+def test_a_replica_of_a_dead_host_gets_requests_at_its_new_place_at_once(here: Gateway, service: MakeService) -> None:
     new = service("new", B)
     here.bring([manifest_text("ocr")], on_a(free_port()))
     deadline = time.monotonic() + 20
@@ -100,7 +82,7 @@ def test_a_replica_of_a_dead_host_gets_requests_at_its_new_place_at_once(here: G
 
 
 def test_a_new_version_at_another_port_of_its_host_is_found_and_a_bad_one_gives_the_old_port_back(
-    here: Gateway, service: t.Callable[..., Service]
+    here: Gateway, service: MakeService
 ) -> None:
     old, new, ill = service("old"), service("new"), service("ill")
     ill.well = False
@@ -123,7 +105,7 @@ def test_a_new_version_at_another_port_of_its_host_is_found_and_a_bad_one_gives_
 
 
 def test_an_address_is_known_by_its_name_too_and_a_replica_that_the_gateway_does_not_know_is_no_error(
-    here: Gateway, service: t.Callable[..., Service]
+    here: Gateway, service: MakeService
 ) -> None:
     one = service("one")
     here.bring([manifest_text("ocr")], on_a(one.port))
@@ -137,9 +119,7 @@ def test_an_address_is_known_by_its_name_too_and_a_replica_that_the_gateway_does
         assert (result["failed"], result["known"]) == (False, False), result
 
 
-def test_a_gateway_that_was_off_while_a_replica_moved_sends_nobody_to_who_has_its_port_now(
-    here: Gateway, service: t.Callable[..., Service]
-) -> None:
+def test_a_gateway_that_was_off_while_a_replica_moved_sends_nobody_to_who_has_its_port_now(here: Gateway, service: MakeService) -> None:
     other, own = service("other"), service("own")
     here.bring([manifest_text("ocr")], on_a(other.port))
     here.until_answers("/ocr/")
@@ -151,7 +131,7 @@ def test_a_gateway_that_was_off_while_a_replica_moved_sends_nobody_to_who_has_it
     assert here.ask("/ocr/").body == b"own"
 
 
-def test_requests_in_hand_of_a_service_whose_route_is_gone_are_waited_for(here: Gateway, service: t.Callable[..., Service]) -> None:
+def test_requests_in_hand_of_a_service_whose_route_is_gone_are_waited_for(here: Gateway, service: MakeService) -> None:
     old = service("old")
     old.slow = 2.0
     here.bring([manifest_text("ocr"), manifest_text("stays")], on_a(old.port))
@@ -167,7 +147,7 @@ def test_requests_in_hand_of_a_service_whose_route_is_gone_are_waited_for(here: 
     assert [(one.status, one.body) for one in answers] == [(200, b"old")]
 
 
-def test_a_change_waits_while_new_files_are_loaded(here: Gateway, service: t.Callable[..., Service]) -> None:
+def test_a_change_waits_while_new_files_are_loaded(here: Gateway, service: MakeService) -> None:
     one = service("one")
     here.bring([manifest_text("ocr")], on_a(one.port))
     here.until_answers("/ocr/")
