@@ -115,8 +115,8 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.haproxy_files import 
 
 SPEC: dict[str, t.Any] = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-    # What the host's log would have of it is long, and hashes of keys are in it.
-    "config": {"type": "str", "no_log": False},
+    "config": {"type": "str"},
+    # Hashes of keys are in it. Hidden, every piece of a page or a map would be gone from the diff too: the role keeps it out of the log.
     "files": {"type": "dict", "default": {}},
     "path": {"type": "path", "default": "/etc/haproxy/gpuops-fleet.cfg"},
     "directory": {"type": "path", "default": "/etc/haproxy/gpuops-fleet"},

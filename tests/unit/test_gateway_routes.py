@@ -12,10 +12,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import gateway, gateway_config, service_page
 from gateway_world import TEMPLATE, manifest_text, manifests_of, plan_of
 
+ROOT = Path(__file__).resolve().parents[2]
 NONE = gateway.read_settings({})
 HOSTILE = "A \"quote\", a 'tick', a `back`, 100 %, ${x}, <b>, \\n and 中文"
 
@@ -290,3 +292,9 @@ def test_a_number_that_a_template_made_text_of_is_a_number() -> None:
     assert (settings.http_port, settings.rate, settings.maxconn) == (8080, 0, 50)
     with pytest.raises(FleetError, match="http_port: expected a whole number"):
         gateway.read_settings({"http_port": "http"})
+
+
+def test_the_hashes_of_keys_do_not_go_to_the_log_of_the_gateway() -> None:
+    tasks = yaml.safe_load((ROOT / "roles/gateway/tasks/present.yml").read_text(encoding="utf-8"))
+    (install,) = [task for task in tasks if "gpuops.fleet.gateway_config" in task]
+    assert install["vars"]["ansible_no_target_syslog"] is True
