@@ -30,6 +30,10 @@ options:
     description:
       - Name of a service, all replicas of which are meant.
     type: str
+  started:
+    description:
+      - Name of a service that counts as not stopped, because the play lets it run again. In check mode the host still says that it is stopped.
+    type: str
 seealso:
   - module: gpuops.fleet.service_version
 """
@@ -129,6 +133,7 @@ SURGE = "-surge"
 SPEC: dict[str, t.Any] = {
     "name": {"type": "str"},
     "service": {"type": "str"},
+    "started": {"type": "str"},
     "services_dir": {"type": "path", "default": "/srv/gpuops/services"},
     "state_dir": {"type": "path", "default": "/var/lib/gpuops-fleet"},
 }
@@ -140,7 +145,7 @@ def run(params: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     names = [name] if name else kept.replicas_in(state_dir)
     if service and not name:
         names = [one for one in names if stopped.service_of(one) == service]
-    stops = stopped.read(state_dir)
+    stops = {one: stop for one, stop in stopped.read(state_dir).items() if one != params["started"]}
     return {
         "changed": False,
         "replicas": {one: _replica(kept.Versions(state_dir, one)) for one in names},

@@ -415,6 +415,9 @@ def test_whoever_stopped_a_service_first_is_named_until_it_is_taken_back(door: D
     assert done["diff"]["after"].startswith("receipt-ocr: stopped by alice (its customer left) since 20")
     assert door.call("service_stopped", **{**stop, "by": "bob"})["changed"] is False
     (left,) = door.call("service_version_info")["left_alone"].items()
+    again = door.call("service_version_info", started=left[0])
+    assert (again["left_alone"], again["stopped"]) == ({}, {})
+    assert door.call("service_version_info", started="another")["left_alone"] == dict([left])
     assert left[0] == "receipt-ocr"
     assert left[1].startswith("stopped by alice (its customer left) since 20")
     assert door.call("service_stopped", service="receipt-ocr", state="absent")["stopped"] == {}
