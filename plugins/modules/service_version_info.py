@@ -32,7 +32,8 @@ options:
     type: str
   started:
     description:
-      - Name of a service that counts as not stopped, because the play lets it run again. In check mode the host still says that it is stopped.
+      - Name of a service that counts as not stopped, because the play lets it run again. In check mode the host still says that it is
+        stopped.
     type: str
 seealso:
   - module: gpuops.fleet.service_version

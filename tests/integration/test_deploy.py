@@ -179,6 +179,9 @@ def test_a_stopped_service_stays_so_until_it_is_deployed_by_name(fleet: Fleet) -
     left = fleet.site.done("deploy")
     assert "ocr on host-d is stopped by" in left.output
     assert fleet.world.running() == {}
+    promised = fleet.site.done("deploy", "-e", "service=ocr", "--check")
+    assert "left alone" not in promised.output
+    assert fleet.world.running() == {}
     fleet.site.done("deploy", "-e", "service=ocr")
     assert fleet.world.running() == {"ocr-1": ONE}
 

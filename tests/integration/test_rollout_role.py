@@ -232,6 +232,15 @@ def test_a_first_start_is_gated_and_a_second_run_changes_nothing(place: Place) -
     place.leaves_nothing()
 
 
+def test_of_a_version_whose_priority_alone_changes_the_newest_manifest_is_kept(served: Place) -> None:
+    closed = {"manifest": {"priority": 7}}
+    promised, first, second = served.bring(GOOD, check=True, **closed), served.bring(GOOD, **closed), served.bring(GOOD, **closed)
+    assert (promised.changed, first.changed, second.changed) == (1, 1, 0), promised.output + first.output
+    (kept,) = (served.home / "state" / "versions" / "ocr-1").glob("*/version.json")
+    assert "priority: 7" in json.loads(kept.read_text())["manifest"]["text"]
+    assert served.rollouts() == []
+
+
 def test_a_first_start_that_fails_its_gate_is_told_with_its_last_words(place: Place) -> None:
     words = "hello\nRuntimeError: CUDA driver version is insufficient\n"
     place.world.images[BAD] = Behaviour(healthy_after=None, exits_after=0.7, says=words)
