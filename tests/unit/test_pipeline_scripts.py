@@ -16,7 +16,8 @@ CI = Path(__file__).resolve().parents[2] / "ci"
 
 
 def job(file: str, name: str) -> dict[str, t.Any]:
-    return yaml.safe_load((CI / file).read_text(encoding="utf-8"))[name]
+    found: dict[str, t.Any] = yaml.safe_load((CI / file).read_text(encoding="utf-8"))[name]
+    return found
 
 
 def told(folder: Path, program: str, script: str, lines: list[str], **variables: str) -> str:
