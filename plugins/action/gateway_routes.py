@@ -17,6 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "plans": {"type": "path", "required": True},
     "manifests": {"type": "path", "required": True},
+    "planned": {"type": "dict", "default": {}},
     "addresses": {"type": "dict", "required": True},
     "keys": {"type": "dict", "default": {}, "no_log": True},
     "settings": {"type": "dict", "default": {}},
@@ -32,6 +33,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     settings = gateway.read_settings(arguments["settings"])
     hashes = gateway.hash_keys(arguments["keys"])
     plans = {host: read_plan(path, text).data for host, (path, text) in door.last_plans(arguments["plans"], FLEET).items()}
+    plans.update(arguments.get("planned") or {})
     manifests = read_manifests(door.read_texts(arguments["manifests"]))
     routes, notes = gateway.make_routes(manifests, plans, arguments["addresses"], settings)
     notes += gateway.without_keys(routes, arguments["keys"], hashes)

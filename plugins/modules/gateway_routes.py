@@ -27,6 +27,10 @@ options:
     description: Directory on the controller with the manifests of all services.
     type: path
     required: true
+  planned:
+    description: Plans by host that count in place of those in O(plans). For check mode, in which playbook C(deploy) writes none.
+    type: dict
+    default: {}
   addresses:
     description: For each GPU host the address or name that gateways reach it by, as P(gpuops.fleet.gateway_addresses#filter) gives it.
     type: dict

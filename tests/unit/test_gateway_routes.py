@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.gpuops.fleet.plugins.action import gateway_routes
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import gateway, gateway_config, service_page
 from gateway_world import TEMPLATE, manifest_text, manifests_of, plan_of
@@ -298,3 +299,23 @@ def test_the_hashes_of_keys_do_not_go_to_the_log_of_the_gateway() -> None:
     tasks = yaml.safe_load((ROOT / "roles/gateway/tasks/present.yml").read_text(encoding="utf-8"))
     (install,) = [task for task in tasks if "gpuops.fleet.gateway_config" in task]
     assert install["vars"]["ansible_no_target_syslog"] is True
+
+
+def test_in_place_of_the_plans_on_disk_those_count_that_a_deploy_would_write(tmp_path: Path) -> None:
+    for directory in ("manifests", "plans"):
+        (tmp_path / directory).mkdir()
+    (tmp_path / "manifests" / "ocr.yml").write_text(manifest_text("ocr"))
+    addresses = {"gpu-01": "10.0.0.7"}
+    given = {
+        "plans": str(tmp_path / "plans"),
+        "manifests": str(tmp_path / "manifests"),
+        "addresses": addresses,
+        "own_name": "gw",
+        "settings": {},
+        "show_pages": True,
+        "keys": {"claims": []},
+    }
+    empty = gateway_routes.run(given, check_mode=True, diff=False)
+    promised = gateway_routes.run({**given, "planned": {"gpu-01": plan_of(("ocr", 1, 18001))}}, check_mode=True, diff=False)
+    assert "10.0.0.7:18001" not in empty["config"]
+    assert "10.0.0.7:18001" in promised["config"]
