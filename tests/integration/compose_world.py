@@ -78,11 +78,12 @@ elif "images" in words:
 else:
     verb = next(word for word in ("up", "stop", "down") if word in words)
     wish = {{"verb": verb, "project": after("--project-name"), "start": "--no-start" not in words, "wait": "--wait" in words}}
+    wish["dry"] = "--dry-run" in words
     if verb == "up":
         wish["services"] = {{name: {{**service, "hash": digest(service)}} for name, service in project().items()}}
     answer = ask(wish)
     for line in answer["events"]:
-        print(line, file=sys.stderr)
+        print(f" DRY-RUN MODE - {{line}}" if wish["dry"] else line, file=sys.stderr)
     if answer.get("error"):
         print(answer["error"], file=sys.stderr)
         sys.exit(1)
@@ -188,9 +189,23 @@ class World(socketserver.ThreadingUnixStreamServer):
             mine = [known for known in self.containers.values() if known["Config"]["Labels"].get(PROJECT) == wish["project"]]
             if wish["verb"] == "ps":
                 return {"containers": [{"Name": known["Name"][1:], "State": self.state(known)["Status"]} for known in mine]}
+            if wish["dry"]:
+                return {"events": self._would(wish, mine)}
             if wish["verb"] in ("stop", "down"):
                 return {"events": self._end(wish["project"], mine, wish["verb"] == "down")}
             return self._up(wish, mine)
+
+    def _would(self, wish: dict[str, t.Any], mine: list[dict[str, t.Any]]) -> list[str]:
+        """The events of a dry run, which changes nothing."""
+        running = {known["Name"][1:] for known in mine if self.state(known)["Status"] == "running"}
+        if wish["verb"] in ("stop", "down"):
+            words = [("Stopping", "Stopped", running), ("Removing", "Removed", {one["Name"][1:] for one in mine if wish["verb"] == "down"})]
+        else:
+            asked = {wish["project"]: service["hash"] for service in wish["services"].values()}
+            there = {known["Name"][1:]: known["Config"]["Labels"][HASH] for known in mine}
+            new = {name for name, wanted in asked.items() if there.get(name) != wanted}
+            words = [("Creating", "Created", new), ("Starting", "Started", new | (set(asked) - running))]
+        return [f" Container {name}  {word}" for begin, end, names in words for name in sorted(names) for word in (begin, end)]
 
     def _pull(self, image: str) -> dict[str, t.Any]:
         if not self.behaviour(image).known:
