@@ -201,7 +201,8 @@ class World(socketserver.ThreadingUnixStreamServer):
         if wish["verb"] in ("stop", "down"):
             words = [("Stopping", "Stopped", running), ("Removing", "Removed", {one["Name"][1:] for one in mine if wish["verb"] == "down"})]
         else:
-            asked = {wish["project"]: service["hash"] for service in wish["services"].values()}
+            (service,) = wish["services"].values()
+            asked = {wish["project"]: service["hash"]}
             there = {known["Name"][1:]: known["Config"]["Labels"][HASH] for known in mine}
             new = {name for name, wanted in asked.items() if there.get(name) != wanted}
             words = [("Creating", "Created", new), ("Starting", "Started", new | (set(asked) - running))]
