@@ -333,7 +333,10 @@ def _elsewhere(runtime: Runtime, wish: Wish, found: Server, check: bool) -> Outc
 
 
 def _wait_for_left_behind(runtime: Runtime, wish: Wish, outcome: Outcome) -> None:
-    own = _resolved(wish)
+    try:
+        own = _resolved(wish)
+    except FleetError:
+        return  # a name that the gateway does not know has led no request anywhere
     outcome.sessions = _until_idle(wish, lambda: runtime.left_behind(wish.backend, wish.server, own))
     if outcome.sessions and wish.wait:
         outcome.message = _in_hand(wish, outcome.sessions)

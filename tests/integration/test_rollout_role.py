@@ -212,8 +212,9 @@ def gateway() -> Iterator[Callable[[Place], haproxy.Runtime]]:
             config.write_text(f"global\n stats socket {sockets}/admin.sock level admin\nbackend svc_ocr\n timeout server 9s\n {servers}")
             process = stack.enter_context(subprocess.Popen([program, "-W", "-f", config, "-S", sockets / "master.sock"]))
             stack.callback(process.terminate)
-            hosts = {HOST: {"fleet_address": "127.0.0.1"}}
-            own = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+            hosts = {HOST: {"ansible_host": "127.0.0.1"}}
+            # What a gateway is told of is the address of the GPU host, and not the gateway's own.
+            own = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable, "ansible_host": "gate-1.invalid"}
             own |= {"gateway_run_dir": str(sockets), "gateway_state_dir": str(sockets)}
             listing = {"all": {"children": {"gpu_hosts": {"hosts": hosts}, "gateways": {"hosts": {"gate-1": own}}}}}
             (place.site.inventory / "hosts.yml").write_text(yaml.safe_dump(listing), encoding="utf-8")

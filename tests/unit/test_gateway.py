@@ -174,8 +174,9 @@ def test_a_service_or_a_replica_that_the_gateway_does_not_know_is_no_error_but_a
     here = gateway()
     here.bring([manifest_text("ocr")], {"gpu-01": plan_of(("ocr", 1, one.port))})
     for name, server in (("other", "other-1"), ("ocr", "ocr-7")):
-        result = here.server(name, server, state="drain", wait=5)
-        assert (result["failed"], result["changed"], result["known"]) == (False, False, False)
+        for host in ({}, {"address": "127.0.0.1"}, {"address": "no-such-host.invalid"}):
+            result = here.server(name, server, state="drain", wait=5, **host)
+            assert (result["failed"], result["changed"], result["known"]) == (False, False, False)
     result = here.server("ocr", "ocr-surge-gpu-02", address="127.0.0.1", port=one.port)
     assert result["msg"] == (
         "the gateway has no server 'ocr-surge-gpu-02' for ocr; run playbook gateway; it gives each host with a replica one that stands by"
