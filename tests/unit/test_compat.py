@@ -25,7 +25,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Locate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-TABLE: dict[str, t.Any] = yaml.safe_load((Path(__file__).parent / "golden" / "compat_cases.yml").read_text(encoding="utf-8"))
+TABLE: dict[str, t.Any] = yaml.safe_load((Path(__file__).parent / "compat_cases.yml").read_text(encoding="utf-8"))
 TODAY = "2026-11-21"
 QUICK = settings(max_examples=150, derandomize=True, database=None, deadline=None)
 OF_HOST = {

@@ -85,7 +85,7 @@ def test_an_argument_that_it_does_not_take_is_refused(run_module: RunModule, arg
 
 def documented_options() -> dict[str, t.Any]:
     options: dict[str, t.Any] = dict(yaml.safe_load(gpu_info.DOCUMENTATION)["options"])
-    for part in ("DOCUMENTATION", "KERNEL", "ENGINE", "SERVICES"):
+    for part in ("DOCUMENTATION", "PROC", "SYS", "ENGINE", "CDI", "SERVICES"):
         options.update(yaml.safe_load(getattr(host_fragment.ModuleDocFragment, part))["options"])
     return options
 
