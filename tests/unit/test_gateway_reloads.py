@@ -84,8 +84,8 @@ def test_a_connection_that_is_idle_at_a_reload_has_its_next_request_answered(gat
         time.sleep(1)
         kept.request("GET", "/ocr/", headers={"X-Api-Key": CLAIMS})
         assert kept.sock is channel
-        answer = kept.getresponse()
-        assert (answer.status, answer.getheader("Connection")) == (200, "close")
+        with contextlib.closing(kept.getresponse()) as answer:
+            assert (answer.status, answer.getheader("Connection")) == (200, "close")
 
 
 @pytest.mark.slow

@@ -157,7 +157,9 @@ def test_without_a_manifest_what_was_said_last_of_the_route_counts() -> None:
     then = manifest_text("ocr", image=A, route="{keys: false}")
     last, failed = manifest_text("ocr", image=B, route="{}"), manifest_text("ocr", image=B, gpu="{memory: 9 GiB}", route="{keys: false}")
     versions = kept(of(1, then), of(2, last, "serving"), of(3, failed, "failed"))
-    assert read_manifest("x", back_to("ocr", "1", versions, [], "/m").text).model.route.keys  # type: ignore[union-attr]
+    route = read_manifest("x", back_to("ocr", "1", versions, [], "/m").text).model.route
+    assert route is not None
+    assert route.keys
 
 
 def test_what_nobody_kept_cannot_be_gone_back_to() -> None:
