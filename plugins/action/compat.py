@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from ansible_collections.gpuops.fleet.plugins.action.plan import TEMPLATES
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import CompatFacts
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import image_of_service, judge_services
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import judge_services
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
 
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
@@ -26,12 +25,11 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 
 def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
     """Judge. :raises FleetError: a manifest is wrong, or the date is none."""
-    facts = CompatFacts(door.read_data("compat.yml"))
-    known = door.read_data("runtimes.yml").data
+    judge = door.judge(arguments["images"])
     catalogue = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
     manifests = read_manifests(door.read_texts(arguments["manifests"]), door.known_runtimes([*arguments["templates"], TEMPLATES]))
-    images = [image_of_service(facts, manifest.data(), known, arguments["images"]) for manifest in manifests]
-    judged = judge_services(facts, catalogue, arguments["hosts"], images, arguments["today"])
+    images = judge.images(manifest.data() for manifest in manifests)
+    judged = judge_services(judge.facts, catalogue, arguments["hosts"], images, arguments["today"])
     return {"changed": False, "table": judged.table(), "verdicts": judged.data()}
 
 

@@ -53,6 +53,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         door.known_runtimes([*arguments["templates"], TEMPLATES]),
         move=Move(**arguments["move"]) if arguments.get("move") else None,
         last_fleet=None if last_fleet is None else (fleet, last_fleet),
+        judge=door.judge({}),
     )
     files = {os.path.join(plans, f"{name}.yml"): plan.text for name, plan in planned.plans.items()}
     files[fleet] = planned.fleet

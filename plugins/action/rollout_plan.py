@@ -35,14 +35,18 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
     """The result of the module, see its RETURN. :raises FleetError: plan, policy or a manifest is wrong."""
     name = arguments["host"]
+    manifests = read_manifests(door.read_texts(arguments["manifests"]))
+    facts = check_facts(name, arguments["facts"])
+    catalogue = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
     site = Site(
         name=name,
         plan=read_plan(f"plan of {name}", to_text(arguments["plan"])),
-        facts=check_facts(name, arguments["facts"]),
+        facts=facts,
         policy=read_policy(name, arguments["policy"]),
-        manifests=read_manifests(door.read_texts(arguments["manifests"])),
-        catalogue=Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data),
+        manifests=manifests,
+        catalogue=catalogue,
         stopped=frozenset(arguments["stopped"]),
+        bars=door.judge({}).bars(catalogue, {name: facts}, [manifest.data() for manifest in manifests]),
     )
     told = {key: arguments[key] for key in ("changed", "found", "resting", "versions")}
     result = host_rollouts(site, only=arguments["only"] or None, **told)

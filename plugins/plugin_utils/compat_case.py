@@ -186,6 +186,8 @@ def host_of(name: str, facts: Data, catalogue: Catalogue, more: Data | None = No
     """A host from its facts (docs/facts.md). ``more``: ``container_toolkit``, ``gcc`` and ``vgpu_host``, which nobody senses yet."""
     driver, system, engine = facts.get("driver") or {}, facts.get("host") or {}, facts.get("engine") or {}
     docker, known = engine.get("docker") or {}, more or {}
+    here = docker.get("present")
+    told = {} if here is False else docker  # what an engine that does not answer can do is not known
     gpus = tuple(
         CompatGpu(catalogue.board_id(gpu.get("device_id"), gpu.get("name")), gpu.get("compute_capability"), gpu.get("virtualization"))
         for gpu in facts.get("gpus") or []
@@ -201,10 +203,10 @@ def host_of(name: str, facts: Data, catalogue: Catalogue, more: Data | None = No
         os_version=(system.get("os") or {}).get("version"),
         kernel=system.get("kernel"),
         gcc=known.get("gcc"),
-        engine=docker.get("present"),
-        docker=docker.get("version"),
-        cdi=docker.get("cdi"),
-        runtime=None if docker.get("runtimes") is None else "nvidia" in docker["runtimes"],
+        engine=here,
+        docker=told.get("version"),
+        cdi=told.get("cdi"),
+        runtime=None if told.get("runtimes") is None else "nvidia" in told["runtimes"],
         specs=None if engine.get("cdi_specs") is None else bool(engine["cdi_specs"]),
         container_toolkit=known.get("container_toolkit"),
         vgpu_host=known.get("vgpu_host"),

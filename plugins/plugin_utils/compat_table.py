@@ -8,12 +8,13 @@ from __future__ import annotations
 import re
 import typing as t
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import runtimes
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat import Gate, named
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_case import EFFECTS, CompatImage, Finding, Verdict, host_of, image_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Bars
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import absence, table
 
 if t.TYPE_CHECKING:
@@ -88,6 +89,35 @@ def image_of_service(facts: CompatFacts, manifest: Data, known: Data, variables:
         runtime_driver=entry["driver"] or None,
     )
     return CompatImage(**{**vars(found), "name": manifest["service"]})
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What the gate knows beside hosts. ``runtimes``: data/runtimes.yml. ``variables``: of images, by their names in manifests."""
+
+    facts: CompatFacts
+    runtimes: Data
+    variables: Mapping[str, Sequence[str]]
+
+    def images(self, manifests: Iterable[Data]) -> list[CompatImage]:
+        """What each service asks of a GPU."""
+        return [image_of_service(self.facts, manifest, self.runtimes, self.variables) for manifest in manifests]
+
+    def bars(self, catalogue: Catalogue, hosts: Mapping[str, Data], manifests: Iterable[Data]) -> dict[str, Bars]:
+        """Where each service must not be placed: service -> (host, board) -> why. ``hosts``: name -> facts.
+
+        It knows no date: an end of support bars nothing. Nor does an engine that does not answer, for it may be stopped just now:
+        whoever carries a plan out will say so, and nobody moves away for that.
+        """
+        states = [replace(host_of(name, facts, catalogue), engine=None) for name, facts in sorted(hosts.items())]
+        found: dict[str, dict[tuple[str, str], Bar]] = {}
+        for host, image, group in Gate(self.facts).verdicts([state for state in states if state.gpus], self.images(manifests)):
+            for verdict in group:
+                if verdict.answer == "no":
+                    worst = named(verdict, host).findings[0]
+                    remedy = worst.remedy and f"{host}: {worst.remedy}"
+                    found.setdefault(image.name, {})[(host, verdict.board)] = Bar(f"{worst.message}; rule {worst.rule}", remedy)
+        return dict(found)
 
 
 def judge_services(

@@ -9,11 +9,13 @@ import contextlib
 import os
 import tempfile
 import typing as t
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import CompatFacts
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
 
 # No file of people or of ours comes near; what does was named by mistake.
@@ -76,6 +78,11 @@ def read_yaml_file(path: str | os.PathLike[str]) -> Located:
 def read_data(name: str) -> Located:
     """One of the collection's own data files, such as ``boards.yml``."""
     return read_yaml(read_text(DATA / name), f"data/{name}")
+
+
+def judge(variables: Mapping[str, Sequence[str]]) -> Judge:
+    """The compatibility gate with the collection's own facts. ``variables``: of images, by their names in manifests."""
+    return Judge(CompatFacts(read_data("compat.yml")), read_data("runtimes.yml").data, variables)
 
 
 def yaml_files(directory: str | os.PathLike[str]) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
@@ -102,6 +102,9 @@ def gpu_refusal(state: GpuState, need: Need) -> str | None:
     """Why this GPU cannot take one more replica; None when it can."""
     if not need.wants(state.gpu.board):
         return f"of a board that is not wanted ({state.gpu.board})"
+    bar = state.bar(need)
+    if bar is not None:
+        return f"that the compatibility gate refuses ({bar.reason})"
     refusal = state.refusal(MODE_OF[need.isolation], need.sharing)
     if refusal is not None:
         return refusal
@@ -187,13 +190,7 @@ def _held(case: Case, state: GpuState) -> list[str]:
 def _could_be(state: GpuState, need: Need) -> bool:
     """Would the empty GPU serve, as far as board and policy go?"""
     gpu, mode = state.gpu, MODE_OF[need.isolation]
-    if (
-        gpu.blocked is not None
-        or gpu.closed is not None
-        or gpu.pin is not None
-        or mode not in state.host.modes
-        or not need.wants(gpu.board)
-    ):
+    if gpu.blocked is not None or gpu.closed is not None or gpu.pin is not None or mode not in state.host.modes or not state.serves(need):
         return False
     if mode == "mig":
         return bool(_acceptable(state, need))
@@ -202,7 +199,7 @@ def _could_be(state: GpuState, need: Need) -> bool:
 
 def _slice_moves(case: Case, state: GpuState) -> Iterator[Move]:
     need = case.need
-    if state.cutter is None or not need.wants(state.gpu.board) or state.refusal("mig") is not None or state.gpu.pin is not None:
+    if state.cutter is None or not state.serves(need) or state.refusal("mig") is not None or state.gpu.pin is not None:
         return
     for profile in _acceptable(state, need):
         size = state.cutter.profiles[profile].size
@@ -247,7 +244,7 @@ def _help_policy(case: Case) -> Iterator[str]:
     mode = MODE_OF[case.need.isolation]
     for host in case.hosts:
         for state in host.gpus:
-            if not case.need.wants(state.gpu.board) or state.gpu.blocked is not None:
+            if not state.serves(case.need) or state.gpu.blocked is not None:
                 continue
             if state.gpu.drain is not None:
                 yield f"{host.host.name} {state.gpu.short} is {state.gpu.drain.words}: run playbook release"
@@ -281,6 +278,16 @@ def _help_need(case: Case) -> Iterator[str]:
         yield f"the largest GPU here has {format_size(largest)}: ask for less on each of more GPUs ('count')"
 
 
+def _help_gate(case: Case) -> Iterator[str]:
+    """A GPU that only the compatibility gate keeps away; what opens the most of them comes first."""
+    cures = Counter[str]()
+    for state in (state for host in case.hosts for state in host.gpus):
+        bar = state.bar(case.need)
+        if bar is not None and case.need.wants(state.gpu.board) and _could_be(state, replace(case.need, bars={})):
+            cures[bar.remedy or f"{state.host.name}: {bar.reason}"] += 1
+    yield from (cure for cure, _count in sorted(cures.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
 def _help_more(case: Case) -> Iterator[str]:
     gpus = f"{case.need.count} free GPUs" if case.need.count > 1 else "a free GPU"
     down = [host.host.name for host in case.fleet.hosts.values() if host.host.down and host.host.environment == case.need.environment]
@@ -289,4 +296,4 @@ def _help_more(case: Case) -> Iterator[str]:
 
 
 _Helper = Callable[[Case], Iterator[str]]
-_HELPERS: tuple[_Helper, ...] = (_help_host, _help_moves, _help_need, _help_policy, _help_more)
+_HELPERS: tuple[_Helper, ...] = (_help_host, _help_moves, _help_need, _help_gate, _help_policy, _help_more)

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, read_manifests
@@ -29,7 +30,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
     unplaced_lines,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy, read_policy
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Placement, Problem, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Host, Need, Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import changed_in_place, host_rollouts, who_leaves
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
@@ -64,6 +65,7 @@ def plan_fleet(
     found: Iterable[Placement] | None = None,
     move: Move | None = None,
     last_fleet: tuple[str, str] | None = None,
+    judge: Judge | None = None,
 ) -> Planned:
     """Decide for a fleet.
 
@@ -72,6 +74,7 @@ def plan_fleet(
     now); both are planned as gone, and their facts may be None. ``runtimes``: the compose templates that exist. ``found``: of an
     adoption, the places that no last plan knows and that count as if one did; GPUs in MIG mode are then listed even where nobody
     is on them. ``move``: a replica that a person wants on another host. ``last_fleet``: (path, text) of ``fleet.yml``, None for none.
+    ``judge``: the compatibility gate, which keeps new places from GPUs that an image does not run on.
 
     :raises FleetError: anything wrong in any of them, each problem on its own line.
     """
@@ -81,7 +84,8 @@ def plan_fleet(
     digests = {manifest.service: manifest.digest() for manifest in manifests}
     lines = [line for plan in previous.values() for line in plan.data["services"]]
     changed = frozenset(line["service"] for line in lines if line["manifest"] != digests.get(line["service"]))
-    problem = Problem(tuple(states), tuple(need_of(manifest) for manifest in manifests), tuple(before), changed)
+    bars = _bars(judge, catalogue, hosts, manifests)
+    problem = Problem(tuple(states), tuple(need_of(manifest, bars) for manifest in manifests), tuple(before), changed)
     solution = make_plan(problem) if move is None else moved(problem, move)
     adopted = [manifest.service for manifest in manifests if manifest.model.lifecycle == "adopted"]
     plans: dict[str, HostPlan] = {}
@@ -109,10 +113,10 @@ def plan_fleet(
         unplaced=unplaced,
         services={manifest.service: manifest.data() for manifest in manifests},
         table=_table(states, solution, before, manifests),
-        notes=_notes(states, previous, solution),
+        notes=[*_notes(states, previous, solution), *_gate_notes(states, problem.needs, solution)],
         proposal=_proposal(states, before, solution, hosts),
         rollouts=[
-            *_rollouts(plans, previous, hosts, policies, manifests, catalogue),
+            *_rollouts(plans, previous, hosts, policies, manifests, catalogue, bars),
             *(settings_lines(known, settings, {line["service"] for line in lines}, changed) if known is not None else ()),
         ],
     )
@@ -125,6 +129,7 @@ def _rollouts(
     policies: Mapping[str, Policy],
     manifests: Sequence[Manifest],
     catalogue: Catalogue,
+    bars: Mapping[str, Bars],
 ) -> list[str]:
     """A line for each service on each host whose replicas stay and get another version."""
     lines: list[str] = []
@@ -133,9 +138,29 @@ def _rollouts(
         changed = [] if last is None else changed_in_place(plan, last)
         if changed and facts is not None and not _is_down(hosts[name]):
             leaving = () if last is None else who_leaves(plan, last)
-            site = Site(name, plan, facts, policies[name], manifests, catalogue, frozenset(leaving))
+            site = Site(name, plan, facts, policies[name], manifests, catalogue, frozenset(leaving), bars)
             lines.extend(host_rollouts(site, changed)["lines"])
     return lines
+
+
+def _bars(
+    judge: Judge | None, catalogue: Catalogue, hosts: Mapping[str, Mapping[str, t.Any]], manifests: Sequence[Manifest]
+) -> Mapping[str, Bars]:
+    if judge is None:
+        return {}
+    read = {name: host["facts"] for name, host in hosts.items() if host.get("facts") is not None and not _is_down(host)}
+    return judge.bars(catalogue, read, [manifest.data() for manifest in manifests])
+
+
+def _gate_notes(states: Iterable[Host], needs: Iterable[Need], solution: Solution) -> Iterator[str]:
+    """A line for each replica that serves on although the gate would not place it there today."""
+    boards = {(host.name, gpu.uuid): gpu.board for host in states for gpu in host.gpus}
+    by_service = {need.service: need for need in needs}
+    for place in solution.placements:
+        bars = by_service[place.service].bars
+        found = next((bar for uuid in place.gpus if (bar := bars.get((place.host, boards.get((place.host, uuid), ""))))), None)
+        if found is not None:
+            yield f"{place.name} stays on {_at(place)}, where the compatibility gate would not place it: {found.reason}"
 
 
 def _is_down(host: Mapping[str, t.Any]) -> bool:

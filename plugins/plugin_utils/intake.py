@@ -19,6 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manif
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Layout, Policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     TIME_SLICE,
+    Bars,
     Drain,
     Gpu,
     Host,
@@ -53,8 +54,8 @@ def check_facts(host: str, facts: object) -> Facts:
     return facts
 
 
-def need_of(manifest: Manifest) -> Need:
-    """What the planner has to know of a service."""
+def need_of(manifest: Manifest, bars: Mapping[str, Bars] | None = None) -> Need:
+    """What the planner has to know of a service. ``bars``: service -> where the compatibility gate says no."""
     model = manifest.model
     return Need(
         service=manifest.service,
@@ -72,6 +73,7 @@ def need_of(manifest: Manifest) -> Need:
         resources=Resources(model.host.cpus, model.host.memory, model.host.shm, model.host.disk),
         ports=tuple(sorted((port.name, port.host) for port in model.ports)),
         adopted=model.lifecycle == "adopted",
+        bars=(bars or {}).get(manifest.service, {}),
     )
 
 

@@ -164,7 +164,7 @@ def _keep_all(fleet: Fleet, needs: Mapping[str, Need], before: Mapping[Key, Plac
     wanted.sort(key=lambda each: (not each[0].adopted, each[0].service in changed, -each[0].priority, each[0].service, each[1]))
     placed: dict[Key, Placement] = {}
     for need, replica in wanted:
-        kept = _keep(fleet, need, before[(need.service, replica)])
+        kept = _keep(fleet, need, before[(need.service, replica)], need.service in changed)
         if kept is not None:
             placed[(need.service, replica)] = kept
     for host in fleet.hosts.values():
@@ -172,8 +172,11 @@ def _keep_all(fleet: Fleet, needs: Mapping[str, Need], before: Mapping[Key, Plac
     return placed
 
 
-def _keep(fleet: Fleet, need: Need, place: Placement) -> Placement | None:
-    """The same place again, with the ports that the service has by now; None when it is not right any more."""
+def _keep(fleet: Fleet, need: Need, place: Placement, changed: bool) -> Placement | None:
+    """The same place again, with the ports that the service has by now; None when it is not right any more.
+
+    What serves is not put away because the compatibility gate says no by now: only a version that is new (``changed``) is held against it.
+    """
     host = fleet.hosts.get(place.host)
     if host is None:
         # A host that is not part of this run (unreachable, or left out by --limit): what runs there runs on.
@@ -185,7 +188,7 @@ def _keep(fleet: Fleet, need: Need, place: Placement) -> Placement | None:
         return None
     ports: Mapping[str, int] | str = dict(place.ports)
     if not need.adopted:
-        if not _still_right(need, place, host, states) or any(drain.force for drain in _drains(fleet, place)):
+        if not _still_right(need, place, host, states, changed) or any(drain.force for drain in _drains(fleet, place)):
             return None
         ports = host.choose_ports(need, place.name, dict(place.ports), fleet.asked)
     if isinstance(ports, str) or not _take(need, place.name, place, states):
@@ -193,10 +196,12 @@ def _keep(fleet: Fleet, need: Need, place: Placement) -> Placement | None:
     return _seat(host, need, replace(place, ports=tuple(sorted(ports.items()))))
 
 
-def _still_right(need: Need, place: Placement, host: HostState, states: tuple[GpuState, ...]) -> bool:
+def _still_right(need: Need, place: Placement, host: HostState, states: tuple[GpuState, ...], changed: bool) -> bool:
     if need.environment != host.host.environment or place.mode != MODE_OF[need.isolation] or len(states) != need.count:
         return False
     if host.free.shortage(need.resources) or not all(_allowed(need, place, state) for state in states):
+        return False
+    if changed and any(state.bar(need) for state in states):
         return False
     if place.mode == "shared":
         return place.sharing == need.sharing and states[0].shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None
@@ -283,7 +288,7 @@ def _best_slice(host: HostState, need: Need) -> Offer | None:
     """Away from replicas of the same service, then the smallest profile, then the least change, then the least harm."""
     best: Offer | None = None
     for state in host.gpus:
-        if state.cutter is None or state.refusal("mig") is not None or not need.wants(state.gpu.board):
+        if state.cutter is None or state.refusal("mig") is not None or not state.serves(need):
             continue
         cut = state.best_cut(state.cutter.acceptable(need.memory_mib, need.compute, need.profile))
         if cut is None:
@@ -300,7 +305,7 @@ def _best_whole(host: HostState, need: Need) -> Offer | None:
     """GPUs of one board: the smallest that serves, those without MIG first, and the host that is left with the fewest free."""
     boards: dict[str, list[GpuState]] = {}
     for state in host.gpus:
-        if state.refusal("whole") is None and need.wants(state.gpu.board) and state.gpu.memory_mib >= need.memory_mib:
+        if state.refusal("whole") is None and state.serves(need) and state.gpu.memory_mib >= need.memory_mib:
             boards.setdefault(state.gpu.board, []).append(state)
     found: list[Offer] = []
     for free in boards.values():
@@ -320,7 +325,7 @@ def _best_share(host: HostState, need: Need) -> Offer | None:
     """Away from replicas of the same service, then a GPU that is shared already, then the fullest that serves."""
     best: Offer | None = None
     for state in host.gpus:
-        if state.refusal("shared", need.sharing) is not None or not need.wants(state.gpu.board):
+        if state.refusal("shared", need.sharing) is not None or not state.serves(need):
             continue
         if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is not None:
             continue

@@ -137,11 +137,22 @@ class Host:
     down: bool = False
 
 
+class Bar(t.NamedTuple):
+    """Why the compatibility gate keeps a service from a kind of GPU of a host, and what would open it; either is one line."""
+
+    reason: str
+    remedy: str
+
+
+# (host, board) -> the bar; what is not in it is open.
+Bars = Mapping[tuple[str, str], Bar]
+
+
 @dataclass(frozen=True)
 class Need:
     """One service. ``ports``: (name, host port asked for or None). ``memory_mib`` is needed on each GPU or slice.
 
-    ``sharing`` counts with isolation ``shared`` only.
+    ``sharing`` counts with isolation ``shared`` only. ``bars``: where the compatibility gate says no.
     """
 
     service: str
@@ -159,6 +170,7 @@ class Need:
     resources: Resources = Resources()
     ports: tuple[tuple[str, int | None], ...] = ()
     adopted: bool = False
+    bars: Bars = field(default_factory=dict, hash=False)
 
     def wants(self, board: str) -> bool:
         """May this service run on a board of this catalogue id?"""

@@ -12,6 +12,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut, C
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MPS,
     TIME_SLICE,
+    Bar,
     Gpu,
     GpuLayout,
     Host,
@@ -51,6 +52,14 @@ class GpuState:
             return (), self.gpu.pin.slices, tuple(one for one in self.gpu.pin.slices if one not in held)
         free = [each for each in self.gpu.instances if not each.outsiders]
         return held, tuple(sorted(each.slice for each in free)), tuple(sorted(each.slice for each in free if each.plain))
+
+    def bar(self, need: Need) -> Bar | None:
+        """The compatibility gate's no to a service on this kind of GPU of this host."""
+        return need.bars.get((self.host.name, self.gpu.board))
+
+    def serves(self, need: Need) -> bool:
+        """May a new place of this service be on this GPU, as far as its owner and the compatibility gate say?"""
+        return need.wants(self.gpu.board) and self.bar(need) is None
 
     def refusal(self, mode: Mode, sharing: Sharing = TIME_SLICE) -> str | None:
         """Why nothing new can be put here in this mode, shared in this way; None when something may."""

@@ -25,6 +25,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MODE_OF,
     MPS,
     TIME_SLICE,
+    Bars,
     Drain,
     Gpu,
     Host,
@@ -95,6 +96,7 @@ class Site:
     """One host at one moment: its plan, what was sensed, what policy allows, and all manifests.
 
     ``stopped``: replicas that are stopped before anything else happens, so that what they hold now is in nobody's way.
+    ``bars``: service -> where the compatibility gate says no.
     """
 
     name: str
@@ -104,6 +106,7 @@ class Site:
     manifests: Sequence[Manifest]
     catalogue: Catalogue
     stopped: frozenset[str] = field(default_factory=frozenset)
+    bars: Mapping[str, Bars] = field(default_factory=dict)
 
     def manifest(self, service: str) -> Manifest | None:
         """The manifest of a service."""
@@ -128,7 +131,7 @@ class Surges:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._here = tuple(site.plan.placements)
-        self._needs = {manifest.service: need_of(manifest) for manifest in site.manifests}
+        self._needs = {manifest.service: need_of(manifest, site.bars) for manifest in site.manifests}
         self._left: dict[str, Placement] = {}
         self._facts = _without(site.facts, site.stopped)
         for service, found in _leftovers(site, self._needs):

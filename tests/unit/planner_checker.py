@@ -106,6 +106,8 @@ class _Judge:
             self.say(place, "is in a mode that the host does not allow")
         if gpu.pin and (gpu.pin.mode != place.mode or (place.slice and place.slice not in gpu.pin.slices)):
             self.say(place, "is against the pinned layout")
+        if (host.name, gpu.board) in need.bars and (need.service in self.problem.changed or not self.kept(place)):
+            self.say(place, f"is on board {gpu.board} of {host.name}, which the compatibility gate refuses")
         if not wanted_board(gpu.board, need):
             self.say(place, f"is on board {gpu.board}")
         if place.mode == "mig":
@@ -229,6 +231,8 @@ class _Judge:
         mode = WANTED_MODE[need.isolation]
         there = [place for place in self.here if place.host == host.name and gpu.uuid in place.gpus and place not in own]
         if gpu.blocked or gpu.cordoned or gpu.drain or gpu.outsiders or any(place.mode != mode for place in there):
+            return False
+        if (host.name, gpu.board) in need.bars:
             return False
         if not wanted_board(gpu.board, need):
             return False

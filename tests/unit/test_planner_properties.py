@@ -15,6 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_p
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MPS,
     TIME_SLICE,
+    Bar,
     Drain,
     Gpu,
     Host,
@@ -39,6 +40,7 @@ QUICK = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+NO = Bar("CUDA 13.0.2 needs driver 580.65.06 or newer, here is 550.54.15; rule cuda-driver", "upgrade to R580: 580.65.06 or newer")
 PLAIN_A100 = [layout for layout in valid_layouts(A100) if not any("+" in one.profile for one in layout)]
 
 
@@ -106,6 +108,7 @@ def needs(draw: st.DrawFn, service: str) -> Need:
         not_models=draw(st.sampled_from([(), (), ("a30",)])),
         resources=Resources(draw(st.integers(0, 6)), draw(st.integers(0, 6)), 0, draw(st.integers(0, 6))),
         ports=ports,
+        bars=draw(st.sampled_from([{}, {}, {("h0", "a100-sxm4-80gb"): NO}, {("h0", "l40s"): NO, ("h1", "a30"): NO}])),
     )
 
 
@@ -132,7 +135,8 @@ def problems(draw: st.DrawFn) -> Problem:
             fleet = fleet[1:]
         elif draw(st.booleans()):
             fleet = (replace(fleet[0], down=True), *fleet[1:])
-    return Problem(fleet, wanted, previous)
+    changed = draw(st.sets(st.sampled_from([need.service for need in wanted]))) if wanted else set()
+    return Problem(fleet, wanted, previous, frozenset(changed))
 
 
 def shuffled(problem: Problem, seed: int) -> Problem:
@@ -147,7 +151,7 @@ def shuffled(problem: Problem, seed: int) -> Problem:
         replace(each, modes=mix(each.modes), gpus=mix(replace(one, instances=mix(one.instances)) for one in each.gpus))
         for each in problem.hosts
     )
-    return Problem(fleet, mix(problem.needs), mix(problem.previous))
+    return Problem(fleet, mix(problem.needs), mix(problem.previous), problem.changed)
 
 
 def applied(problem: Problem, solution: Solution) -> tuple[Host, ...]:

@@ -1,0 +1,129 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The planner and the compatibility gate: no new place where it says no, and nobody who serves is put away for it."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import replace
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move, moved
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Problem
+from ansible_collections.gpuops.fleet.tests.unit import planner_checker
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import (
+    facts,
+    gpu,
+    gpu_facts,
+    host,
+    l40s,
+    manifest_text,
+    need,
+    place,
+    problem,
+    where,
+)
+
+NO = Bar("CUDA 13.0.2 needs driver 580.65.06 or newer, here is 550.54.15; rule cuda-driver", "h1: upgrade to R580: 580.65.06 or newer")
+A100 = gpu().board
+IMAGE = "registry.example.com/claims/receipt-ocr@sha256:" + "a" * 64
+
+
+def plan(given: Problem) -> dict[str, str]:
+    solution = make_plan(given)
+    assert planner_checker.complaints(given, solution) == []
+    return {placement.name: where(placement) for placement in solution.placements}
+
+
+def test_a_service_goes_where_the_gate_lets_it() -> None:
+    fleet = [host(gpu(0, "h1")), host(gpu(0, "h2"), name="h2")]
+    assert plan(problem(fleet, [need()])) == {"ocr-1": "h1/0:1g.10gb@6"}
+    assert plan(problem(fleet, [need(bars={("h1", A100): NO})])) == {"ocr-1": "h2/0:1g.10gb@6"}
+
+
+def test_the_bar_is_for_a_board_of_a_host_and_not_for_the_host() -> None:
+    fleet = [host(l40s(0), gpu(1), modes=("mig", "whole", "shared"))]
+    for isolation in ("exclusive", "shared"):
+        found = plan(problem(fleet, [need(isolation=isolation, bars={("h1", "l40s"): NO})]))
+        assert found == {"ocr-1": "h1/1"}
+
+
+def test_what_serves_stays_and_only_a_new_version_of_it_is_held_against_the_gate() -> None:
+    given = problem([host(gpu(slices="1g.10gb@0"))], [need(bars={("h1", A100): NO})], [place("ocr", "0:1g.10gb@0")])
+    assert plan(given) == {"ocr-1": "h1/0:1g.10gb@0"}
+    assert plan(replace(given, changed=frozenset({"ocr"}))) == {}
+
+
+def test_the_reason_is_the_gates_own_and_the_help_its_remedy() -> None:
+    (missing,) = make_plan(problem([host(gpu(0), gpu(1))], [need(bars={("h1", A100): NO})])).unplaced
+    assert missing.reason == f"h1: 2 GPUs that the compatibility gate refuses ({NO.reason})"
+    assert missing.help == NO.remedy
+
+
+def test_a_bar_without_a_remedy_still_says_what_stands_in_the_way() -> None:
+    (missing,) = make_plan(problem([host(gpu())], [need(bars={("h1", A100): Bar("no driver has both", "")})])).unplaced
+    assert missing.help == "h1: no driver has both"
+
+
+def test_nobody_is_asked_to_move_from_a_gpu_that_stays_barred() -> None:
+    other = need("other", memory_mib=60000)
+    (missing,) = make_plan(problem([host(gpu())], [other, need(priority=1, bars={("h1", A100): NO})])).unplaced
+    assert "moves" not in missing.help
+    assert missing.help == NO.remedy
+
+
+def test_a_move_to_a_barred_gpu_is_refused() -> None:
+    fleet = [host(gpu(0, "h1", slices="1g.10gb@0")), host(gpu(0, "h2"), name="h2")]
+    given = problem(fleet, [need(bars={("h2", A100): NO})], [place("ocr", "0:1g.10gb@0")])
+    with pytest.raises(FleetError, match="compatibility gate refuses"):
+        moved(given, Move("ocr", 1, "h2"))
+
+
+# The whole way: facts and manifests to plans, with the collection's own facts.
+
+
+def planned(driver: str, variables: list[str], last: Planned | None = None, **manifest: str) -> Planned:
+    machine = facts([gpu_facts(compute_capability="8.0")], driver={"present": True, "version": driver, "cuda": None, "flavour": None})
+    return plan_fleet(
+        [("manifests/receipt-ocr.yml", manifest_text(image=IMAGE, **manifest))],
+        {} if last is None else {name: (f"{name}.yml", each.text) for name, each in last.plans.items()},
+        {"h1": {"facts": machine, "policy": {"fleet_environment": "production"}}},
+        Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data),
+        ("http",),
+        judge=door.judge({IMAGE: variables}),
+    )
+
+
+def test_an_image_that_needs_a_newer_driver_is_placed_nowhere_and_the_plan_says_why() -> None:
+    old = planned("550.54.15", ["CUDA_VERSION=13.0.2"])
+    assert old.plans["h1"].data["services"] == []
+    (missing, *_rest) = old.unplaced
+    assert "that the compatibility gate refuses (CUDA 13.0.2 needs driver 580.65.06 or newer, here is 550.54.15" in missing["reason"]
+    assert "upgrade to R580" in missing["reason"]
+    assert planned("580.95.05", ["CUDA_VERSION=13.0.2"]).unplaced == []
+    assert planned("550.54.15", []).unplaced == []
+
+
+def test_who_serves_where_the_gate_says_no_by_now_stays_with_a_note() -> None:
+    first = planned("550.54.15", [])
+    again = planned("550.54.15", ["CUDA_VERSION=13.0.2"], first)
+    assert again.plans["h1"].text == first.plans["h1"].text
+    assert any("where the compatibility gate would not place it: CUDA 13.0.2 needs driver" in note for note in again.notes)
+    changed = planned("550.54.15", ["CUDA_VERSION=13.0.2"], first, env="{LEVEL: debug}")
+    assert changed.plans["h1"].data["services"] == []
+
+
+def test_an_engine_that_does_not_answer_sends_nobody_away() -> None:
+    machine: dict[str, t.Any] = facts([gpu_facts(compute_capability="8.0")], engine={"docker": {"present": False}})
+    catalogue = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
+    manifest = {"service": "ocr", "image": IMAGE, "runtime": "http", "gpu": {"isolation": "slice"}}
+    assert door.judge({}).bars(catalogue, {"h1": machine}, [manifest]) == {}
+    machine["engine"] = {"docker": {"present": True, "version": "24.0.0", "cdi": False, "runtimes": ["runc"]}}
+    (bar,) = door.judge({}).bars(catalogue, {"h1": machine}, [manifest])["ocr"].values()
+    assert "gives containers no GPU" in bar.reason
