@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import typing as t
 from collections.abc import Mapping
 
@@ -20,17 +21,28 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "templates": {"type": "list", "elements": "path", "default": []},
     "images": {"type": "dict", "default": {}},
     "today": {"type": "str"},
+    "dest": {"type": "path"},
 }
 
 
-def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """Judge. :raises FleetError: a manifest is wrong, or the date is none."""
+def run(arguments: Mapping[str, t.Any], check_mode: bool = False, diff: bool = False) -> dict[str, t.Any]:
+    """Judge, and unless in check mode write what was judged. :raises FleetError: a manifest is wrong, or the date is none."""
     judge = door.judge(arguments["images"])
     catalogue = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
     manifests = read_manifests(door.read_texts(arguments["manifests"]), door.known_runtimes([*arguments["templates"], TEMPLATES]))
     images = judge.images(manifest.data() for manifest in manifests)
     judged = judge_services(judge.facts, catalogue, arguments["hosts"], images, arguments["today"])
-    return {"changed": False, "table": judged.table(), "verdicts": judged.data()}
+    result = {"changed": False, "table": judged.table(), "verdicts": judged.data()}
+    if arguments.get("dest"):
+        paper = {"schema": 1, "today": arguments["today"], "verdicts": result["verdicts"], "unread": dict(sorted(judged.unread.items()))}
+        files = {arguments["dest"]: json.dumps(paper, indent=1, sort_keys=True) + "\n"}
+        before = {path: door.read_text_or_none(path) for path in files}
+        result["changed"] = before != files
+        if diff:
+            result["diff"] = door.diffs(files, before)
+        if not check_mode:
+            door.write_all(files)
+    return result
 
 
 class ActionModule(door.Door):
@@ -39,6 +51,6 @@ class ActionModule(door.Door):
     _VALID_ARGS = frozenset(ARGUMENTS)
     arguments = ARGUMENTS
 
-    def work(self, arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[str, t.Any]:  # noqa: ARG002 # it is the same in both
+    def work(self, arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[str, t.Any]:
         """See :func:`run`."""
-        return run(arguments)
+        return run(arguments, check_mode, diff)

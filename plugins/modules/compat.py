@@ -15,11 +15,11 @@ description:
     said so, the source of the fact, and the remedy.
   - Driver, CUDA, GPU generation, kernel modules, MIG, vGPU, engine, operating system and the age of the driver are looked at.
     What is not known blocks nothing, and a fact that nobody has verified only warns.
-  - Reads and changes nothing on a host.
+  - Reads and changes nothing on a host. The one file that it may write is O(dest), on the controller.
 extends_documentation_fragment:
   - gpuops.fleet.attributes
   - gpuops.fleet.attributes.controller
-  - gpuops.fleet.attributes.info_module
+  - gpuops.fleet.attributes.full
 options:
   manifests:
     description: Directory of the manifests on the controller.
@@ -46,6 +46,11 @@ options:
       - The date on which it is judged whether a driver still gets fixes, such as V(2026-11-21). Without one, ends of support that have
         a date are not judged.
     type: str
+  dest:
+    description:
+      - File on the controller that gets the verdicts as JSON, in the form of RV(verdicts), with the date and the hosts that could not be
+        judged. It is written again only when something in it changes. Without one, nothing is written.
+    type: path
 seealso:
   - module: gpuops.fleet.gpu_info
   - module: gpuops.fleet.plan

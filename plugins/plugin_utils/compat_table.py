@@ -26,6 +26,8 @@ Data = Mapping[str, t.Any]
 _DATE = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
 # So many names are written out in one line; of the others only their number.
 _NAMES = 4
+# More columns than this are no table that a person reads.
+_COLUMNS = 12
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,21 @@ class Judged:
         return [{"host": each["host"], "gpu": each["gpu"], "service": each.pop("image"), **each} for each in entries]
 
     def table(self) -> list[str]:
-        """A line for each kind of GPU of a host, a column for each service; below it every finding once, with whom it concerns."""
+        """A line for each kind of GPU of a host, a column for each service; below it every finding once, with whom it concerns.
+
+        More services than a screen is wide share a column where their answers are the same on every line.
+        """
         rows: dict[tuple[str, str], dict[str, str]] = {}
         for each in self.verdicts:
             rows.setdefault((each.host, each.board), {})[each.image] = each.answer
-        lines = table([["HOST", "GPU", *self.services], *([*place, *(row[name] for name in self.services)] for place, row in rows.items())])
+        columns = {name: (name, [row[name] for row in rows.values()]) for name in self.services}
+        if len(columns) > _COLUMNS:
+            alike: dict[tuple[str, ...], list[str]] = {}
+            for name, (_title, answers) in columns.items():
+                alike.setdefault(tuple(answers), []).append(name)
+            columns = {names[0]: (_names(names), list(answers)) for answers, names in alike.items()}
+        cells = [[*place, *(answers[number] for _title, answers in columns.values())] for number, place in enumerate(rows)]
+        lines = table([["HOST", "GPU", *(title for title, _answers in columns.values())], *cells])
         return [*lines, *(f"{name} was not judged: {reason}" for name, reason in sorted(self.unread.items())), *self._findings()]
 
     def _findings(self) -> list[str]:

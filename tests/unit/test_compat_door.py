@@ -99,6 +99,30 @@ def test_an_image_whose_variables_nobody_gave_blocks_nothing(manifests: Path) ->
     assert all(any("CUDA of the image is not known" in one["message"] for one in each["findings"]) for each in verdicts)
 
 
+def test_the_paper_beside_is_the_same_and_is_written_again_only_when_something_changes(manifests: Path, tmp_path: Path) -> None:
+    paper = tmp_path / "reports" / "compat.json"
+    arguments = {"hosts": fleet(), "templates": [], "images": {}, "today": "2026-11-21", "dest": str(paper), "manifests": str(manifests)}
+    assert run(arguments, check_mode=True, diff=True)["changed"]
+    assert not paper.exists()
+    first = run(arguments)
+    assert first["changed"]
+    told = json.loads(paper.read_text(encoding="utf-8"))
+    assert (told["schema"], told["today"], told["verdicts"]) == (1, "2026-11-21", first["verdicts"])
+    assert told["unread"] == {"gpu-09": "no route to host", "gpu-10": "it has no GPU that can be seen"}
+    again = run(arguments, diff=True)
+    assert (again["changed"], again["diff"]) == (False, [])
+
+
+def test_more_services_than_a_screen_is_wide_share_columns_where_they_are_alike(tmp_path: Path) -> None:
+    for number in range(20):
+        text = manifest(f"ocr-{number:02d}", CHAT if number == 7 else OCR, "slice")
+        (tmp_path / f"{number}.yml").write_text(text, encoding="utf-8")
+    lines = judged(tmp_path)["table"]
+    assert "ocr-00, ocr-01, ocr-02, ocr-03 and 15 more" in lines[0]
+    assert lines[0].rstrip().endswith("ocr-07")
+    assert lines[1].split() == ["gpu-07", "h100-pcie-80gb", "ok", "no"]
+
+
 @pytest.mark.parametrize("today", ["soon", "2026-13-01", "2026-11-21T00:00"])
 def test_a_date_that_is_none_is_refused_in_one_line(manifests: Path, today: str) -> None:
     with pytest.raises(FleetError) as caught:
