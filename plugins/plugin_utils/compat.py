@@ -8,6 +8,7 @@ Pure: facts, cases and the date come in, verdicts go out, the same for the same.
 
 from __future__ import annotations
 
+import typing as t
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
@@ -51,65 +52,84 @@ _NAME = "\0"
 def judge(facts: CompatFacts, host: CompatHost, gpu: CompatGpu, image: CompatImage, today: str | None = None) -> Verdict:
     """One verdict. ``today`` is a date such as ``2026-11-21``; without one, ends of support that have a date are not judged."""
     case = Case(facts, host, gpu, image, today)
-    return _verdict(case, _findings(case, _OF_HOST))
+    return Verdict(host.name, gpu.board, image.name, _sorted([*_findings(case, _OF_HOST), *_findings(case, _OF_IMAGE)]))
 
 
 def _findings(case: Case, rules: tuple[_Rule, ...]) -> list[Finding]:
     return [each for rule in rules for each in rule(case)]
 
 
-def _verdict(case: Case, of_host: list[Finding]) -> Verdict:
-    findings = [*of_host, *_findings(case, _OF_IMAGE)]
-    findings.sort(key=lambda each: EFFECTS.index(each.effect))
-    return Verdict(case.host.name, case.gpu.board, case.image.name, tuple(findings))
+def _sorted(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda each: EFFECTS.index(each.effect)))
+
+
+class Answers(t.NamedTuple):
+    """One verdict on a kind of GPU, and the images that get it, by their numbers in the order in which they were given."""
+
+    verdict: Verdict
+    images: tuple[int, ...]
 
 
 class Gate:
-    """Verdicts for many hosts and images: what is alike is judged once."""
+    """Answers for many hosts and images: what is alike is judged once."""
 
     def __init__(self, facts: CompatFacts, today: str | None = None) -> None:
         self.facts = facts
         self.today = today
+        # By what the rules about images see of a host: hosts whose kernels differ share these findings.
+        self._of_images: dict[CompatHost, list[list[tuple[Finding, ...]]]] = {}
 
-    def verdicts(
-        self, hosts: Iterable[CompatHost], images: Iterable[CompatImage]
-    ) -> Iterator[tuple[str, CompatImage, tuple[Verdict, ...]]]:
-        """(host, image, one verdict for each kind of GPU of the host), host by host.
+    def answers(self, hosts: Iterable[CompatHost], images: Iterable[CompatImage]) -> Iterator[tuple[str, tuple[Answers, ...]]]:
+        """(host, its answers), host by host: for each kind of GPU of the host every image once.
 
-        Hosts that differ only in name share their verdicts: :func:`named` makes those of one of them.
+        The verdicts bear no name of an image, and hosts that differ only in name share theirs: :func:`named` makes those of one of them.
         """
-        wanted = list(images)
-        plain = [replace(image, name="") for image in wanted]
-        rows: dict[CompatHost, list[tuple[Verdict, ...]]] = {}
+        alike: dict[CompatImage, list[int]] = {}
+        for number, image in enumerate(images):
+            alike.setdefault(replace(image, name=""), []).append(number)
+        numbers = [tuple(each) for each in alike.values()]
+        rows: dict[CompatHost, tuple[Answers, ...]] = {}
         for host in hosts:
             kind = _kind(host)
             row = rows.get(kind)
             if row is None:
-                row = rows[kind] = self._row(kind, wanted, plain)
-            for image, verdicts in zip(wanted, row, strict=True):
-                yield host.name, image, verdicts
+                row = rows[kind] = tuple(self._row(kind, list(alike), numbers))
+            yield host.name, row
 
-    def _row(self, kind: CompatHost, images: list[CompatImage], plain: list[CompatImage]) -> list[tuple[Verdict, ...]]:
-        """Verdicts of all images on one kind of host."""
-        nothing = CompatImage("")
-        of_host = [_findings(Case(self.facts, kind, gpu, nothing, self.today), _OF_HOST) for gpu in kind.gpus]
-        alike: dict[CompatImage, tuple[Verdict, ...]] = {}
-        for image in plain:
-            if image not in alike:
-                cases = [Case(self.facts, kind, gpu, image, self.today) for gpu in kind.gpus]
-                alike[image] = tuple(_verdict(case, findings) for case, findings in zip(cases, of_host, strict=True))
-        return [tuple(replace(verdict, image=image.name) for verdict in alike[bare]) for image, bare in zip(images, plain, strict=True)]
+    def _row(self, kind: CompatHost, images: list[CompatImage], numbers: list[tuple[int, ...]]) -> Iterator[Answers]:
+        """All images on one kind of host; those whose findings are the same share a verdict."""
+        nothing, bare = CompatImage(""), _without_system(kind)
+        of_images = self._of_images.get(bare)
+        if of_images is None:
+            cases = [[Case(self.facts, bare, gpu, image, self.today) for image in images] for gpu in kind.gpus]
+            of_images = self._of_images[bare] = [[tuple(_findings(case, _OF_IMAGE)) for case in row] for row in cases]
+        for gpu, found in zip(kind.gpus, of_images, strict=True):
+            of_host = _findings(Case(self.facts, kind, gpu, nothing, self.today), _OF_HOST)
+            together: dict[tuple[Finding, ...], list[int]] = {}
+            for findings, which in zip(found, numbers, strict=True):
+                together.setdefault(findings, []).extend(which)
+            for findings, which in together.items():
+                yield Answers(Verdict(kind.name, gpu.board, "", _sorted([*of_host, *findings])), tuple(which))
 
 
 def _kind(host: CompatHost) -> CompatHost:
     """What a host is but for its name, and for how many GPUs of a kind it has in which order."""
-    gpus = sorted(set(host.gpus), key=lambda gpu: (gpu.board, gpu.capability or "", gpu.virtualization or ""))
+    gpus = sorted(set(host.gpus), key=lambda gpu: (gpu.board, gpu.capability or "", gpu.virtualization or "", str(gpu.mig)))
     return replace(host, name=_NAME, gpus=tuple(gpus))
 
 
-def named(verdict: Verdict, host: str) -> Verdict:
-    """A verdict of a :class:`Gate` for one of the hosts that it holds for."""
-    findings = tuple(
-        replace(each, remedy=each.remedy.replace(_NAME, host), message=each.message.replace(_NAME, host)) for each in verdict.findings
-    )
-    return replace(verdict, host=host, findings=findings)
+def _without_system(host: CompatHost) -> CompatHost:
+    """What the rules about images see of a host: hosts whose kernels differ share their findings."""
+    return replace(host, os_id=None, os_version=None, kernel=None, gcc=None, specs=None)
+
+
+def named(verdict: Verdict, host: str, image: str = "") -> Verdict:
+    """A verdict of a :class:`Gate` for one of the hosts, and one of the images, that it holds for."""
+    return Verdict(host, verdict.board, image, tuple(told(each, host) for each in verdict.findings))
+
+
+def told(finding: Finding, host: str) -> Finding:
+    """A finding of a :class:`Gate` in the words of one host."""
+    if _NAME not in finding.message and _NAME not in finding.remedy:
+        return finding
+    return replace(finding, remedy=finding.remedy.replace(_NAME, host), message=finding.message.replace(_NAME, host))

@@ -47,7 +47,10 @@ def judge_mig(case: Case) -> Iterator[Finding]:
     if not case.image.mig or not case.host.driver:
         return
     known = case.facts.mig(case.gpu.board)
-    if known is None:
+    if known is None and case.gpu.mig is False:
+        remedy = "ask for 'isolation: exclusive' or 'isolation: shared', or for a board with MIG"
+        yield finding("no", "mig", f"{case.gpu.board} has no MIG, and the service wants a slice", remedy, HOST)
+    elif known is None:
         message = f"the least driver for MIG on {case.gpu.board} is not known"
         yield finding("warn", "mig", message, "", case.facts.mig_source())
     elif version(case.host.driver) < version(known.value):

@@ -39,11 +39,12 @@ _TRUE = frozenset({"1", "t", "true"})
 
 @dataclass(frozen=True)
 class CompatGpu:
-    """A GPU: the board's catalogue id (``v100-sxm2-32gb``) and compute capability (``7.0``); None: not known."""
+    """A GPU: the board's catalogue id (``v100-sxm2-32gb``) and compute capability (``7.0``); ``mig``: can it be cut. None: not known."""
 
     board: str
     capability: str | None
     virtualization: str | None = None
+    mig: bool | None = None
 
     @property
     def data_centre(self) -> bool:
@@ -189,7 +190,12 @@ def host_of(name: str, facts: Data, catalogue: Catalogue, more: Data | None = No
     here = docker.get("present")
     told = {} if here is False else docker  # what an engine that does not answer can do is not known
     gpus = tuple(
-        CompatGpu(catalogue.board_id(gpu.get("device_id"), gpu.get("name")), gpu.get("compute_capability"), gpu.get("virtualization"))
+        CompatGpu(
+            catalogue.board_id(gpu.get("device_id"), gpu.get("name")),
+            gpu.get("compute_capability"),
+            gpu.get("virtualization"),
+            gpu["mig"] is not None if "mig" in gpu else None,
+        )
         for gpu in facts.get("gpus") or []
     )
     return CompatHost(

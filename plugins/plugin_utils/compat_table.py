@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import runtimes
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat import Gate, named
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_case import EFFECTS, CompatImage, Finding, Verdict, host_of, image_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat import Answers, Gate, named, told
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_case import EFFECTS, CompatImage, Finding, host_of, image_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Bars
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import absence, table
 
@@ -32,52 +32,69 @@ _COLUMNS = 12
 
 @dataclass(frozen=True)
 class Judged:
-    """``verdicts``: host by host, service by service, one for each kind of GPU; the image of each is its service.
+    """``rows``: host by host, what the gate answered to each kind of its GPUs; ``services``: what the numbers in it mean.
 
     ``unread``: hosts that were not judged, and why.
     """
 
-    verdicts: tuple[Verdict, ...]
+    rows: tuple[tuple[str, tuple[Answers, ...]], ...]
     services: tuple[str, ...]
     unread: Mapping[str, str]
 
     def data(self) -> list[dict[str, t.Any]]:
-        """As plain data, for JSON: ``host``, ``gpu``, ``service``, ``answer``, ``findings``."""
-        entries = [each.data() for each in self.verdicts]
-        return [{"host": each["host"], "gpu": each["gpu"], "service": each.pop("image"), **each} for each in entries]
+        """As plain data, for JSON: ``host``, ``gpu``, ``service``, ``answer``, ``findings``; host by host, service by service."""
+        entries: list[dict[str, t.Any]] = []
+        for host, answers in self.rows:
+            found: list[tuple[int, dict[str, t.Any]]] = []
+            for verdict, numbers in answers:
+                plain = named(verdict, host).data()
+                found += [(number, plain) for number in numbers]
+            for number, plain in sorted(found, key=lambda each: each[0]):
+                entries.append({"service": self.services[number], **{key: plain[key] for key in ("host", "gpu", "answer", "findings")}})
+        return entries
 
     def table(self) -> list[str]:
         """A line for each kind of GPU of a host, a column for each service; below it every finding once, with whom it concerns.
 
         More services than a screen is wide share a column where their answers are the same on every line.
         """
-        rows: dict[tuple[str, str], dict[str, str]] = {}
-        for each in self.verdicts:
-            rows.setdefault((each.host, each.board), {})[each.image] = each.answer
-        columns = {name: (name, [row[name] for row in rows.values()]) for name in self.services}
+        lines: dict[tuple[str, str], list[str]] = {}
+        for host, answers in self.rows:
+            for verdict, numbers in answers:
+                row = lines.setdefault((host, verdict.board), [""] * len(self.services))
+                answer = verdict.answer
+                for number in numbers:
+                    row[number] = answer
+        columns = [([name], [cells[number] for cells in lines.values()]) for number, name in enumerate(self.services)]
         if len(columns) > _COLUMNS:
             alike: dict[tuple[str, ...], list[str]] = {}
-            for name, (_title, answers) in columns.items():
-                alike.setdefault(tuple(answers), []).append(name)
-            columns = {names[0]: (_names(names), list(answers)) for answers, names in alike.items()}
-        cells = [[*place, *(answers[number] for _title, answers in columns.values())] for number, place in enumerate(rows)]
-        lines = table([["HOST", "GPU", *(title for title, _answers in columns.values())], *cells])
-        return [*lines, *(f"{name} was not judged: {reason}" for name, reason in sorted(self.unread.items())), *self._findings()]
+            for names, cells in columns:
+                alike.setdefault(tuple(cells), []).extend(names)
+            columns = [(who, list(answers)) for answers, who in alike.items()]
+        body = [[*place, *(cells[number] for _who, cells in columns)] for number, place in enumerate(lines)]
+        head = ["HOST", "GPU", *(_names(who) for who, _cells in columns)]
+        unread = [f"{name} was not judged: {reason}" for name, reason in sorted(self.unread.items())]
+        return [*table([head, *body]), *unread, *self._findings()]
 
     def _findings(self) -> list[str]:
-        met: dict[Finding, tuple[dict[str, None], dict[str, None]]] = {}
-        for verdict in self.verdicts:
-            for finding in verdict.findings:
-                places, services = met.setdefault(finding, ({}, {}))
-                places[f"{verdict.host} {verdict.board}"] = None
-                services[verdict.image] = None
+        """Hosts that are told the same share a line; in a remedy that names the host itself, it is then 'that host'."""
+        met: dict[Finding, tuple[dict[str, str], set[int]]] = {}
+        for host, answers in self.rows:
+            for verdict, numbers in answers:
+                for finding in verdict.findings:
+                    places, services = met.setdefault(finding, ({}, set()))
+                    places[f"{host} {verdict.board}"] = host
+                    services.update(numbers)
         lines = []
         for finding in sorted(met, key=lambda each: EFFECTS.index(each.effect)):
-            places, services = met[finding]
+            places, numbers = met[finding]
+            hosts = set(places.values())
+            each = told(finding, hosts.pop() if len(hosts) == 1 else "that host")
+            services = [self.services[number] for number in sorted(numbers)]
             whom = "every service" if len(services) == len(self.services) > 1 else _names(services)
-            lines.append(f"{finding.effect}: {_names(places)}: {whom}: {finding.message} ({finding.rule}; {finding.source})")
-            if finding.remedy:
-                lines.append(f"  remedy: {finding.remedy}")
+            lines.append(f"{each.effect}: {_names(places)}: {whom}: {each.message} ({each.rule}; {each.source})")
+            if each.remedy:
+                lines.append(f"  remedy: {each.remedy}")
         return lines
 
 
@@ -119,16 +136,19 @@ class Judge:
         """Where each service must not be placed: service -> (host, board) -> why. ``hosts``: name -> facts.
 
         It knows no date: an end of support bars nothing. Nor does an engine that does not answer, for it may be stopped just now:
-        whoever carries a plan out will say so, and nobody moves away for that.
+        whoever carries a plan out will say so, and nobody moves away for that. Which boards can be cut the planner sees for itself.
         """
-        states = [replace(host_of(name, facts, catalogue), engine=None) for name, facts in sorted(hosts.items())]
+        found_hosts = [host_of(name, facts, catalogue) for name, facts in sorted(hosts.items())]
+        states = [replace(host, engine=None, gpus=tuple(replace(gpu, mig=None) for gpu in host.gpus)) for host in found_hosts]
         found: dict[str, dict[tuple[str, str], Bar]] = {}
-        for host, image, group in Gate(self.facts).verdicts([state for state in states if state.gpus], self.images(manifests)):
-            for verdict in group:
+        images = self.images(manifests)
+        for host, answers in Gate(self.facts).answers([state for state in states if state.gpus], images):
+            for verdict, numbers in answers:
                 if verdict.answer == "no":
-                    worst = named(verdict, host).findings[0]
-                    remedy = worst.remedy and f"{host}: {worst.remedy}"
-                    found.setdefault(image.name, {})[(host, verdict.board)] = Bar(f"{worst.message}; rule {worst.rule}", remedy)
+                    worst = told(verdict.findings[0], host)
+                    bar = Bar(f"{worst.message}; rule {worst.rule}", worst.remedy and f"{host}: {worst.remedy}")
+                    for number in numbers:
+                        found.setdefault(images[number].name, {})[(host, verdict.board)] = bar
         return dict(found)
 
 
@@ -149,6 +169,5 @@ def judge_services(
     unread = {name: absence(host) or "it has no facts" for name, host in hosts.items() if name not in read}
     states = [host_of(name, host["facts"], catalogue) for name, host in read.items()]
     unread.update({state.name: "it has no GPU that can be seen" for state in states if not state.gpus})
-    found = Gate(facts, today).verdicts([state for state in states if state.gpus], images)
-    verdicts = tuple(named(each, host) for host, _image, group in found for each in group)
-    return Judged(verdicts, tuple(image.name for image in images), unread)
+    rows = tuple(Gate(facts, today).answers([state for state in states if state.gpus], images))
+    return Judged(rows, tuple(image.name for image in images), unread)

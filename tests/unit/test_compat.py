@@ -222,13 +222,15 @@ def test_the_remedy_of_a_driver_that_is_too_old_is_one_that_every_gpu_of_the_hos
 def test_many_at_once_get_the_answers_that_each_would_get_alone(found: list[CompatHost], wanted: list[CompatImage]) -> None:
     fleet = [replace(host, name=f"gpu-{number:02}") for number, host in enumerate(found)]
     names = {host.name: host for host in fleet}
-    for name, image, verdicts in Gate(facts(), TODAY).verdicts(fleet, wanted):
+    for name, answers in Gate(facts(), TODAY).answers(fleet, wanted):
         host = names[name]
-        alone = {
-            gpu.board: judge(facts(), replace(host, gpus=tuple(sorted(host.gpus, key=lambda each: each.board))), gpu, image, TODAY)
-            for gpu in host.gpus
-        }
-        assert {each.board: named(each, name) for each in verdicts} == alone
+        for number, image in enumerate(wanted):
+            alone = {
+                gpu.board: judge(facts(), replace(host, gpus=tuple(sorted(host.gpus, key=lambda each: each.board))), gpu, image, TODAY)
+                for gpu in host.gpus
+            }
+            found = {verdict.board: named(verdict, name, image.name) for verdict, numbers in answers if number in numbers}
+            assert found == alone
 
 
 # ---- words

@@ -84,6 +84,23 @@ def test_the_table_has_a_line_for_each_kind_of_gpu_and_a_column_for_each_service
     assert any(line.startswith("warn: gpu-07 h100-pcie-80gb, gpu-07 v100-sxm2-32gb: every service: R570 gets no fixes") for line in lines)
 
 
+def test_hosts_that_are_told_the_same_share_a_line(manifests: Path) -> None:
+    one = facts("580.95.05", ("NVIDIA H100 PCIe", "9.0"))
+    one["engine"]["docker"]["present"] = False
+    lines = judged(manifests, hosts={"gpu-01": {"facts": one}, "gpu-02": {"facts": one}})["table"]
+    (number,) = [number for number, line in enumerate(lines) if "engine does not answer" in line]
+    assert lines[number].startswith("no: gpu-01 h100-pcie-80gb, gpu-02 h100-pcie-80gb: every service: the container engine does not answer")
+    assert lines[number + 1] == "  remedy: install and start Docker on that host"
+
+
+def test_a_slice_is_refused_on_a_board_that_has_none(manifests: Path) -> None:
+    machine = facts("580.95.05", ("NVIDIA L40S", "8.9"))
+    machine["gpus"][0]["mig"] = None
+    verdicts = judged(manifests, hosts={"gpu-01": {"facts": machine}})["verdicts"]
+    assert {each["service"]: each["answer"] for each in verdicts} == {"chat": "ok", "ocr": "no"}
+    assert any(one["message"] == "l40s has no MIG, and the service wants a slice" for each in verdicts for one in each["findings"])
+
+
 def test_the_same_is_there_as_data(manifests: Path) -> None:
     verdicts = judged(manifests)["verdicts"]
     answers = {(each["host"], each["gpu"], each["service"]): each["answer"] for each in verdicts}
