@@ -106,8 +106,8 @@ class Gate:
         for gpu, found in zip(kind.gpus, of_images, strict=True):
             of_host = _findings(Case(self.facts, kind, gpu, nothing, self.today), _OF_HOST)
             together: dict[tuple[Finding, ...], list[int]] = {}
-            for findings, which in zip(found, numbers, strict=True):
-                together.setdefault(findings, []).extend(which)
+            for findings, alike in zip(found, numbers, strict=True):
+                together.setdefault(findings, []).extend(alike)
             for findings, which in together.items():
                 yield Answers(Verdict(kind.name, gpu.board, "", _sorted([*of_host, *findings])), tuple(which))
 

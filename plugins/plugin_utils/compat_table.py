@@ -82,15 +82,15 @@ class Judged:
         for host, answers in self.rows:
             for verdict, numbers in answers:
                 for finding in verdict.findings:
-                    places, services = met.setdefault(finding, ({}, set()))
+                    places, concerned = met.setdefault(finding, ({}, set()))
                     places[f"{host} {verdict.board}"] = host
-                    services.update(numbers)
+                    concerned.update(numbers)
         lines = []
         for finding in sorted(met, key=lambda each: EFFECTS.index(each.effect)):
-            places, numbers = met[finding]
+            places, concerned = met[finding]
             hosts = set(places.values())
             each = told(finding, hosts.pop() if len(hosts) == 1 else "that host")
-            services = [self.services[number] for number in sorted(numbers)]
+            services = [self.services[number] for number in sorted(concerned)]
             whom = "every service" if len(services) == len(self.services) > 1 else _names(services)
             lines.append(f"{each.effect}: {_names(places)}: {whom}: {each.message} ({each.rule}; {each.source})")
             if each.remedy:
