@@ -20,6 +20,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "hosts": {"type": "dict", "required": True},
     "templates": {"type": "list", "elements": "path", "default": []},
     "images": {"type": "dict", "default": {}},
+    "images_file": {"type": "path"},
     "today": {"type": "str"},
     "dest": {"type": "path"},
 }
@@ -27,7 +28,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 
 def run(arguments: Mapping[str, t.Any], check_mode: bool = False, diff: bool = False) -> dict[str, t.Any]:
     """Judge, and unless in check mode write what was judged. :raises FleetError: a manifest is wrong, or the date is none."""
-    judge = door.judge(arguments["images"])
+    judge = door.judge(arguments["images"], arguments.get("images_file"))
     catalogue = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
     manifests = read_manifests(door.read_texts(arguments["manifests"]), door.known_runtimes([*arguments["templates"], TEMPLATES]))
     images = judge.images(manifest.data() for manifest in manifests)

@@ -38,9 +38,15 @@ options:
   images:
     description:
       - For an image, by its name as the manifests write it (V(NAME@sha256:...)), the list of its variables, as C(Config.Env) of the
-        image has them. Without them the CUDA of most images is not known, and not judged.
+        image has them. Without them, and without O(images_file), the CUDA of most images is not known, and not judged.
+      - What C(needs) of a manifest declares rules over them, but makes no answer better than the image's own variables allow.
     type: dict
     default: {}
+  images_file:
+    description:
+      - The record that M(gpuops.fleet.images) writes, with the variables of images by digest. One that is not there yet has none.
+        O(images) goes before it.
+    type: path
   today:
     description:
       - The date on which it is judged whether a driver still gets fixes, such as V(2026-11-21). Without one, ends of support that have
@@ -53,6 +59,7 @@ options:
     type: path
 seealso:
   - module: gpuops.fleet.gpu_info
+  - module: gpuops.fleet.images
   - module: gpuops.fleet.plan
 author:
   - gpuops.fleet contributors (@gpuops)
@@ -63,6 +70,7 @@ EXAMPLES = r"""
   gpuops.fleet.compat:
     manifests: "{{ fleet_manifests }}"
     hosts: "{{ groups['gpu_hosts'] | gpuops.fleet.fleet_hosts(hostvars, fleet_facts) }}"
+    images_file: "{{ inventory_dir }}/images.yml"
     today: "{{ now(utc=true).strftime('%Y-%m-%d') }}"
   run_once: true
   register: judged

@@ -43,6 +43,7 @@ _OF_IMAGE: tuple[_Rule, ...] = (
     compat_rules.judge_cuda_driver,
     compat_rules.judge_requires,
     compat_rules.judge_floors,
+    compat_rules.judge_variables,
     compat_around.judge_mig,
 )
 # Stands for a host's name in findings that many hosts share; no host bears it.
@@ -52,11 +53,20 @@ _NAME = "\0"
 def judge(facts: CompatFacts, host: CompatHost, gpu: CompatGpu, image: CompatImage, today: str | None = None) -> Verdict:
     """One verdict. ``today`` is a date such as ``2026-11-21``; without one, ends of support that have a date are not judged."""
     case = Case(facts, host, gpu, image, today)
-    return Verdict(host.name, gpu.board, image.name, _sorted([*_findings(case, _OF_HOST), *_findings(case, _OF_IMAGE)]))
+    return Verdict(host.name, gpu.board, image.name, _sorted([*_findings(case, _OF_HOST), *_about_image(case)]))
 
 
 def _findings(case: Case, rules: tuple[_Rule, ...]) -> list[Finding]:
     return [each for rule in rules for each in rule(case)]
+
+
+def _about_image(case: Case) -> list[Finding]:
+    """Also of what the image says itself, where its manifest declares something else and both are judged."""
+    findings = _findings(case, _OF_IMAGE)
+    if case.image.undeclared is not None:
+        own = replace(case, image=case.image.undeclared)
+        findings += [each for each in _findings(own, _OF_IMAGE) if each not in findings]
+    return findings
 
 
 def _sorted(findings: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -102,7 +112,7 @@ class Gate:
         of_images = self._of_images.get(bare)
         if of_images is None:
             cases = [[Case(self.facts, bare, gpu, image, self.today) for image in images] for gpu in kind.gpus]
-            of_images = self._of_images[bare] = [[tuple(_findings(case, _OF_IMAGE)) for case in row] for row in cases]
+            of_images = self._of_images[bare] = [[tuple(_about_image(case)) for case in row] for row in cases]
         for gpu, found in zip(kind.gpus, of_images, strict=True):
             of_host = _findings(Case(self.facts, kind, gpu, nothing, self.today), _OF_HOST)
             together: dict[tuple[Finding, ...], list[int]] = {}

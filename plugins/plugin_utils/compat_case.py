@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 import typing as t
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import CompatFacts, Confidence, minor, version
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_requires import cuda_doubt
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
@@ -93,6 +94,7 @@ class CompatImage:
 
     ``cuda_source``: where its CUDA is from, if not from its own variables. ``capability``: the least, declared for this very image;
     those of its ``runtime`` are for all images of that kind. ``forward``: it is declared to carry ``cuda-compat``. ``mig``: on a slice.
+    ``doubts``: what of it cannot be right. ``undeclared``: the same by its own variables, judged as well where what is declared asks less.
     """
 
     name: str
@@ -107,6 +109,8 @@ class CompatImage:
     runtime: str | None = None
     runtime_capability: str | None = None
     runtime_driver: str | None = None
+    doubts: tuple[str, ...] = ()
+    undeclared: CompatImage | None = None
 
 
 @dataclass(frozen=True)
@@ -222,17 +226,37 @@ def host_of(name: str, facts: Data, catalogue: Catalogue, more: Data | None = No
 def image_of(facts: CompatFacts, name: str, variables: Iterable[str] | None = None, **declared: t.Any) -> CompatImage:
     """An image from its variables (``Config.Env``: ``NAME=VALUE``; None: nobody has read them) and what is declared of it.
 
-    CUDA is ``CUDA_VERSION``, else the least ``cuda>=`` that the image requires, else that of its tag. A declared one rules over all three.
+    CUDA is ``CUDA_VERSION``, else the least ``cuda>=`` that the image requires, else that of its tag. A declared one rules over all three,
+    but an older one turns no answer into a better one: what the image says itself is judged as well then.
     """
-    pairs = (text.partition("=") for text in variables or ())
-    values = {key: value for key, _separator, value in pairs}
+    values = {key: value for key, _separator, value in (text.partition("=") for text in variables or ())}
     requires = tuple(
         values[key] for key in sorted(values) if key.startswith("NVIDIA_REQUIRE_") and not key.startswith("NVIDIA_REQUIRE_JETPACK")
     )
     unrequired = values.get("NVIDIA_DISABLE_REQUIRE", "").lower() in _TRUE
-    least = sorted((each for text in requires for each in _LEAST_CUDA.findall(text)), key=version)
-    found: dict[str, t.Any] = {"cuda": values.get("CUDA_VERSION") or next(iter(least), None)}
+    least = sorted((each for text in requires for each in _LEAST_CUDA.findall(text) if version(each)), key=version)
+    written = values.get("CUDA_VERSION") or None
+    doubt = cuda_doubt(written) if written else None
+    exact = None if doubt else written
+    found: dict[str, t.Any] = {"cuda": exact or next(iter(least), None)}
     by_tag = facts.image_cuda(name) if found["cuda"] is None else None
     if by_tag is not None:
         found = {"cuda": by_tag.value, "cuda_source": by_tag.source, "cuda_confidence": by_tag.confidence}
-    return CompatImage(name, requires=() if unrequired else requires, unrequired=unrequired, **(found | declared))
+    found["doubts"] = (doubt,) if doubt else ()
+    own = CompatImage(name, requires=() if unrequired else requires, unrequired=unrequired, **{**declared, **found})
+    cuda = declared.get("cuda")
+    if cuda is None or _same(cuda, own.cuda):
+        return own
+    found.update(cuda=cuda, cuda_source="declared", cuda_confidence="A")
+    if own.cuda is not None and (exact is not None or version(cuda) < version(own.cuda)):
+        says = f"its own variables say {own.cuda}" if own.cuda_source is None else f"its tag says {own.cuda}"
+        # An image without a requirement is held to its CUDA_VERSION by NVIDIA's legacy hook, whatever is declared.
+        both = version(cuda) < version(own.cuda) or not (requires or unrequired)
+        found["doubts"] += (f"CUDA {cuda} is declared, and {says}: {'both are judged' if both else 'the declared one is judged'}",)
+        found["undeclared"] = replace(own, name="") if both else None
+    return replace(own, **found)
+
+
+def _same(declared: str, own: str | None) -> bool:
+    """Does what is declared only leave out what the image says more exactly: 12.4 of 12.4.1?"""
+    return own is not None and f"{own}.".startswith(f"{declared}.")

@@ -10,13 +10,14 @@ Source: github.com/NVIDIA/nvidia-container-toolkit, internal/requirements.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import Version, version
 
 _CONSTRAINT = re.compile(r"([a-z]+)(<=|>=|!=|=|<|>)([A-Za-z0-9._-]+)")
+_CUDA = re.compile(r"[1-9][0-9]?(?:\.[0-9]{1,4}){0,3}(?:[-+~_][A-Za-z0-9.+~_-]*)?")
 _COMPARE: dict[str, Callable[[Version, Version], bool]] = {
     "=": lambda have, want: have == want,
     "!=": lambda have, want: have != want,
@@ -49,6 +50,25 @@ def holds(requirement: str, properties: Properties) -> bool:
     """Does one ``NVIDIA_REQUIRE_*`` hold? An empty one does. :raises Unreadable: not of the grammar."""
     alternatives = _alternatives(requirement)
     return not alternatives or any(all(_met(*each, properties) for each in constraints) for constraints in alternatives)
+
+
+def cuda_doubt(text: str) -> str | None:
+    """What is wrong with a ``CUDA_VERSION``: it begins with no release of CUDA, such as 12.4.1 or 12.6.0.022. None: nothing."""
+    return None if _CUDA.fullmatch(text) else f"its CUDA_VERSION '{text[:60]}' is not a release of CUDA"
+
+
+def doubts(variables: Iterable[str]) -> list[str]:
+    """What nobody can read in the variables of an image (``NAME=VALUE``): one text each."""
+    found = []
+    for name, _sign, value in (text.partition("=") for text in variables):
+        if name == "CUDA_VERSION":
+            found.append(cuda_doubt(value))
+        elif name.startswith("NVIDIA_REQUIRE_"):
+            try:
+                holds(value, Properties())
+            except Unreadable as error:
+                found.append(f"its {name} cannot be read at '{str(error)[:60]}'")
+    return [doubt for doubt in found if doubt]
 
 
 @lru_cache(maxsize=1024)

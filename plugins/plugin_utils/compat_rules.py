@@ -27,6 +27,7 @@ _NO_CUDA: Version = (0, 1)
 # What the host itself said, and what a manifest declares, is no fact from outside.
 HOST = Fact(None, "A", "facts of the host")
 DECLARED = Fact(None, "A", "declared for this image")
+IMAGE = Fact(None, "A", "variables of the image")
 
 
 def finding(effect: Effect, rule: str, message: str, remedy: str, *facts: Fact[t.Any]) -> Finding:
@@ -286,3 +287,9 @@ def judge_floors(case: Case) -> Iterator[Finding]:
     if driver and version(image.runtime_driver) > driver:
         message = f"runtime {image.runtime} is built for driver {image.runtime_driver} and newer, here is {case.host.driver}"
         yield finding("warn", "runtime-floor", message, "see what this very image is built for", runtime)
+
+
+def judge_variables(case: Case) -> Iterator[Finding]:
+    """What an image says of itself and cannot be right, or is not what its manifest declares."""
+    for doubt in case.image.doubts:
+        yield finding("warn", "image-variables", doubt, "see what the image was built with", IMAGE)

@@ -105,19 +105,25 @@ def _names(names: Iterable[str]) -> str:
 
 
 def image_of_service(facts: CompatFacts, manifest: Data, known: Data, variables: Mapping[str, Sequence[str]]) -> CompatImage:
-    """What a service asks of a GPU. ``known``: data/runtimes.yml. ``variables``: of images, by their names in manifests."""
-    image, name = manifest["image"] or manifest["service"], manifest["runtime"]
+    """What a service asks of a GPU. ``known``: data/runtimes.yml. ``variables``: of images, by their names in manifests or by digest.
+
+    What the manifest declares (``needs``) rules over them.
+    """
+    image, name, needs = manifest["image"] or manifest["service"], manifest["runtime"], manifest.get("needs") or {}
     entry = runtimes.entry(known, name)
     found = image_of(
         facts,
         image,
-        variables.get(image),
+        variables.get(image, variables.get(image.rpartition("@")[2])),
+        cuda=needs.get("cuda"),
+        capability=needs.get("capability"),
+        forward=bool(needs.get("forward_compat")),
         mig=manifest["gpu"]["isolation"] == "slice",
         runtime=name,
         runtime_capability=entry["capability"] or None,
         runtime_driver=entry["driver"] or None,
     )
-    return CompatImage(**{**vars(found), "name": manifest["service"]})
+    return replace(found, name=manifest["service"])
 
 
 @dataclass(frozen=True)

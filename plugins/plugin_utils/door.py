@@ -16,6 +16,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import CompatFacts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.images import read_record, variables_by_digest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
 
 # No file of people or of ours comes near; what does was named by mistake.
@@ -80,9 +81,11 @@ def read_data(name: str) -> Located:
     return read_yaml(read_text(DATA / name), f"data/{name}")
 
 
-def judge(variables: Mapping[str, Sequence[str]]) -> Judge:
-    """The compatibility gate with the collection's own facts. ``variables``: of images, by their names in manifests."""
-    return Judge(CompatFacts(read_data("compat.yml")), read_data("runtimes.yml").data, variables)
+def judge(variables: Mapping[str, Sequence[str]], record: str | None = None) -> Judge:
+    """The compatibility gate with the collection's own facts. ``variables``: of images, by their names in manifests; they rule over those
+    in ``record``, the file that playbook images writes. FleetError when that one is damaged."""
+    recorded = variables_by_digest(read_record(record, read_text_or_none(record))) if record else {}
+    return Judge(CompatFacts(read_data("compat.yml")), read_data("runtimes.yml").data, {**recorded, **variables})
 
 
 def yaml_files(directory: str | os.PathLike[str]) -> list[str]:

@@ -32,7 +32,7 @@ SCHEMA = 1
 # Parts that no host's plan has, and that a deploy carries out all the same: no container is made anew for them.
 SETTINGS = ("route", "rollout", "lease")
 # Fields whose change alone is no reason to touch a replica that runs.
-NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description", "secrets", *SETTINGS})
+NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description", "secrets", "needs", *SETTINGS})
 # Fields that came with a later release: where they are not used, they must not make every plan before it stale.
 _LATER = frozenset({"triton", "speech", "weights"})
 # The collection pins a replica to its slice by the device request alone; these would fight with it.
@@ -48,6 +48,8 @@ RESERVED_ENV = (
 # Checks take the whole of a text (fullmatch): to match() alone, '$' is also the place before a line break at the end.
 NAME = re.compile(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$")
 _IMAGE = re.compile(r"^[^\s@]+@sha256:[0-9a-f]{64}$")
+_CUDA = re.compile(r"^[1-9][0-9]?\.[0-9]{1,2}(\.[0-9]{1,3})?$")
+_CAPABILITY = re.compile(r"^[1-9][0-9]?\.[0-9]$")
 _ENV = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 
 
@@ -90,6 +92,18 @@ def _stored(value: str) -> str:
     """What does not lie below the model store would be the host itself: its root, the engine's socket, other teams' secrets."""
     if value.startswith("/") or ".." in value.split("/"):
         raise Wrong(f"'{value}' is not below the model store", "write the path from there, without '..'")
+    return value
+
+
+def _cuda(value: str) -> str:
+    if not _CUDA.fullmatch(value):
+        raise Wrong(f"'{value}' is not a release of CUDA", "write it as in CUDA_VERSION of the image, in quotes: '12.4.1', or '12.4'")
+    return value
+
+
+def _capability(value: str) -> str:
+    if not _CAPABILITY.fullmatch(value):
+        raise Wrong(f"'{value}' is not a compute capability", "write it in quotes: '8.0'")
     return value
 
 
@@ -301,6 +315,16 @@ class LeaseNeed(Strict):
     idle_below: float = Field(default=0.05, gt=0, lt=1, description="share of the GPU's time below which it is idle")
 
 
+class Needs(Strict):
+    """What the image needs of driver and GPU, by its owner's word."""
+
+    cuda: t.Annotated[str, AfterValidator(_cuda)] | None = Field(default=None, description="the CUDA that it was built with: 12.4.1")
+    capability: t.Annotated[str, AfterValidator(_capability)] | None = Field(
+        default=None, description="the least compute capability that it was built for: 8.0"
+    )
+    forward_compat: bool = Field(default=False, description="it carries cuda-compat, for drivers older than its CUDA")
+
+
 class ManifestModel(Strict):
     """One service."""
 
@@ -329,6 +353,7 @@ class ManifestModel(Strict):
     route: Route | None = None
     rollout: Rollout = Field(default_factory=Rollout)
     lease: LeaseNeed | None = None
+    needs: Needs | None = None
     lifecycle: t.Literal["managed", "adopted"] = "managed"
 
     @model_validator(mode="after")

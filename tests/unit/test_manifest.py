@@ -71,6 +71,7 @@ def test_a_short_manifest_gets_all_defaults() -> None:
         "route": None,
         "rollout": {"way": "auto", "timeout": 600, "settle": 10, "drain": 30, "keep": 5, "warm_up": None},
         "lease": None,
+        "needs": None,
         "lifecycle": "managed",
         "need_mib": 8192,
     }
