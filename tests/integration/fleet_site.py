@@ -181,10 +181,11 @@ class DockerEngine(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, path: Path, containers: t.Sequence[dict[str, t.Any]]) -> None:
+    def __init__(self, path: Path, containers: t.Sequence[dict[str, t.Any]], more: t.Mapping[str, t.Any]) -> None:
         info = {"ServerVersion": "28.3.0", "Runtimes": {"nvidia": {}, "runc": {}}, "CDISpecDirs": ["/etc/cdi"]}
         self.answers: dict[str, t.Any] = {"/info": info, "/containers/json?all=1": [{"Id": each["Id"]} for each in containers]}
         self.answers.update({f"/containers/{each['Id']}/json": each for each in containers})
+        self.answers.update(more)
         super().__init__(str(path), EngineHandler)
 
 
@@ -231,9 +232,9 @@ def container(number: int, name: str, device: str, port: int) -> dict[str, t.Any
 
 
 @contextlib.contextmanager
-def engine(path: Path, containers: t.Sequence[dict[str, t.Any]]) -> t.Iterator[None]:
-    """An engine behind the socket ``path`` for as long as the block runs."""
-    with DockerEngine(path, containers) as running:
+def engine(path: Path, containers: t.Sequence[dict[str, t.Any]], more: t.Mapping[str, t.Any] | None = None) -> t.Iterator[None]:
+    """An engine behind the socket ``path`` for as long as the block runs. ``more``: answers by their paths."""
+    with DockerEngine(path, containers, more or {}) as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
