@@ -24,6 +24,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "plans": {"type": "path", "required": True},
     "hosts": {"type": "dict", "required": True},
     "templates": {"type": "list", "elements": "path", "default": []},
+    "images_file": {"type": "path"},
     "fail_unplaced": {"type": "bool", "default": False},
     "move": {
         "type": "dict",
@@ -53,7 +54,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         door.known_runtimes([*arguments["templates"], TEMPLATES]),
         move=Move(**arguments["move"]) if arguments.get("move") else None,
         last_fleet=None if last_fleet is None else (fleet, last_fleet),
-        judge=door.judge({}),
+        judge=door.judge({}, arguments.get("images_file")),
     )
     files = {os.path.join(plans, f"{name}.yml"): plan.text for name, plan in planned.plans.items()}
     files[fleet] = planned.fleet

@@ -21,6 +21,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "host": {"type": "str", "required": True},
     "plan": {"type": "dict", "required": True},
     "manifests": {"type": "path", "required": True},
+    "images_file": {"type": "path"},
     "facts": {"type": "dict", "required": True},
     "policy": {"type": "dict", "required": True},
     "changed": {"type": "list", "elements": "str", "default": []},
@@ -46,7 +47,7 @@ def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
         manifests=manifests,
         catalogue=catalogue,
         stopped=frozenset(arguments["stopped"]),
-        bars=door.judge({}).bars(catalogue, {name: facts}, [manifest.data() for manifest in manifests]),
+        bars=door.judge({}, arguments.get("images_file")).bars(catalogue, {name: facts}, [manifest.data() for manifest in manifests]),
     )
     told = {key: arguments[key] for key in ("changed", "found", "resting", "versions")}
     result = host_rollouts(site, only=arguments["only"] or None, **told)

@@ -47,6 +47,11 @@ options:
     type: list
     elements: path
     default: []
+  images_file:
+    description:
+      - File that playbook C(images) writes, with what images say that they need, by digest. With it the compatibility gate knows the
+        CUDA of images; without it, only what manifests declare and tags tell. It need not be there.
+    type: path
   fail_unplaced:
     description: Fail, after the plans are written, when a service has no place.
     type: bool

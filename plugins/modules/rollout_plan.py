@@ -34,6 +34,11 @@ options:
     description: Directory on the controller with the manifests of all services.
     type: path
     required: true
+  images_file:
+    description:
+      - File that playbook C(images) writes, with what images say that they need, by digest. With it the compatibility gate knows the
+        CUDA of images; without it, only what manifests declare and tags tell. It need not be there.
+    type: path
   facts:
     description: The host's facts, as M(gpuops.fleet.gpu_info) returned them in this play.
     type: dict
