@@ -40,7 +40,9 @@ _CONFIGS = ("application/vnd.oci.image.config.v1+json", "application/vnd.docker.
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 _PARAMETER = re.compile(r'([A-Za-z]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 _TOKEN = re.compile(r"[!-~]+")
-_OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY, _SERVER_ERROR = 200, 401, 403, 404, 429, 500
+_OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _TOO_MANY = 200, 401, 403, 404, 429
+# Not of this image, but of the whole registry.
+_BUSY = (502, 503, 504)
 _REDIRECTS = (301, 302, 303, 307, 308)
 _BLOCK = 64 * 1024
 
@@ -382,4 +384,4 @@ def _refusal(site: _Site, answer: _Answer) -> RegistryError:
         after = answer.headers.get("Retry-After") or ""
         hint = f"run it again in {after} s" if after.isdigit() else "run it again later, or give a login"
         return RegistryError(f"{site.name}: too many questions (429){words}", hint=hint, lasting=True)
-    return RegistryError(f"{site.name}: it answered {answer.status}{words}", lasting=answer.status >= _SERVER_ERROR)
+    return RegistryError(f"{site.name}: it answered {answer.status}{words}", lasting=answer.status in _BUSY)

@@ -257,6 +257,23 @@ def test_a_registry_that_nobody_answers_for_costs_one_question_and_the_others_ar
     assert result["missing"] == dict.fromkeys(lost, f"{gone.host}: Connection refused")
 
 
+@pytest.mark.parametrize(("status", "questions"), [(500, 4), (503, 1), (429, 1)])
+def test_an_error_of_one_image_leaves_the_others_to_be_read_and_one_of_the_registry_does_not(
+    registry: Registry, status: int, questions: int
+) -> None:
+    bad, good = registry.image({"Env": []}), registry.image({"Env": world.OCR})
+    registry.rules.ways[bad] = world.refuse(status, "no")
+    client = asking(registry)
+    told = []
+    for image in (bad, good, bad):
+        try:
+            told.append(client.read(name_of(registry, image))["variables"])
+        except FleetError:
+            told.append(None)
+    assert told == ([None, KNOWN, None] if questions > 1 else [None] * 3)
+    assert len(registry.asked) == questions
+
+
 def test_a_name_that_leads_nowhere_is_one_clear_line(make_registry: MakeRegistry) -> None:
     del make_registry
     with pytest.raises(FleetError) as caught:

@@ -44,6 +44,7 @@ COMPLETE: dict[str, t.Any] = {
     "route": {"port": "http", "path": "/a", "keys": True, "teams": ["claims"], "rate": 60, "timeout": 30},
     "rollout": {"way": "auto", "settle": 5, "warm_up": {"method": "POST", "path": "/", "body": "{}", "status": 200}},
     "lease": {"days": 7, "notice_hours": 24, "idle_minutes": 60, "idle_below": 0.05},
+    "needs": {"cuda": "12.4.1", "capability": "8.0", "forward_compat": True},
 }
 ODD: st.SearchStrategy[t.Any] = st.recursive(
     st.none()
