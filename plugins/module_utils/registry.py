@@ -293,6 +293,8 @@ class Registries:
             return f"no whole answer in {self._timeout:g} s"
         if isinstance(reason, ssl.SSLCertVerificationError):
             return f"its certificate is not trusted: {reason.verify_message}"
+        if isinstance(reason, ssl.SSLError):
+            return f"no TLS with it ({reason.reason or reason}); one that has none is named with http:// among the mirrors"
         if isinstance(reason, IncompleteRead):
             return "its answer was cut off"
         if isinstance(reason, (ValueError, HTTPException)):

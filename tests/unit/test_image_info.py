@@ -441,6 +441,16 @@ def test_with_tls_a_registry_is_trusted_by_its_certificate_and_never_leads_to_a_
     assert plain.asked == []
 
 
+def test_a_registry_without_tls_is_not_asked_unless_a_mirror_says_so(registry: Registry) -> None:
+    image = registry.image({"Env": world.OCR})
+    with pytest.raises(FleetError) as caught:
+        Registries(3, logins={registry.host: Login(*LOGIN)}).read(name_of(registry, image))
+    words = str(caught.value)
+    assert words.startswith(f"{registry.host}: no TLS with it (")
+    assert words.endswith("; one that has none is named with http:// among the mirrors")
+    assert registry.asked == []
+
+
 def test_a_file_of_certificates_that_is_none_is_named(tmp_path: Path, run_module: RunModule) -> None:
     path = tmp_path / "ca.pem"
     for text, words in ((None, "No such file or directory"), ("nothing\n", "it has no certificates")):
