@@ -450,7 +450,7 @@ BROKEN: dict[str, Act] = {
     ),
     "template": wrong_template,
     "vanish": lambda world: wrong_slice(world, "vanish", "nvidia.com/gpu=MIG-"),
-    "swap": lambda world: wrong_slice(world, "swap", "slice|device"),
+    "swap": lambda world: wrong_slice(world, "swap", "which is not its own"),
 }
 KILLED: dict[str, Act] = {name: partial(killed, step=step, after=after) for name, step, after in DEATHS}
 END: dict[str, Act] = {"planted": lambda world: planted(world.site)}
