@@ -29,7 +29,7 @@ from lab.site import Site
 
 CHANGED, REMOVED = "receipt-ocr", "form-ocr"
 # A plan and some deploys of an emulated host.
-SECONDS = 2400.0
+SECONDS = 3600.0
 
 
 @dataclass
