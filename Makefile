@@ -48,6 +48,7 @@ NEWEST := build/lab/newest/newest.stamp
 COLLECTIONS := collections/collections.stamp
 FLOOR_COLLECTIONS := .venv-floor/collections/collections.stamp
 NEWEST_COLLECTIONS := build/lab/newest/collections/collections.stamp
+CHROOT_COLLECTIONS := build/chroot/collections/collections.stamp
 
 .PHONY: help
 help: ## list the targets
@@ -91,7 +92,7 @@ $(FLOOR): requirements/floor.txt | build/home
 
 # The collections a play needs, and this checkout itself under its name.
 define collections
-	@$(AS_USER) $(PY) tests/tools/fetch_collections.py --requirements $(1) --into $(2)
+	@$(AS_USER) $(PY) tests/tools/fetch_collections.py --requirements $(1) --into $(2) $(4)
 	@mkdir -p $(2)/ansible_collections/gpuops
 	@ln -sfn '$(3)' $(2)/ansible_collections/gpuops/fleet
 	@touch $@
@@ -118,6 +119,10 @@ $(NEWEST_COLLECTIONS): requirements/collections-newest.txt galaxy.yml tests/tool
 $(FLOOR_COLLECTIONS): requirements/collections-floor.txt galaxy.yml tests/tools/fetch_collections.py | $(RUN) $(FLOOR)
 	$(call collections,$<,.venv-floor/collections,../../../..)
 
+# community.general has the connection into a root; the product does not need it.
+$(CHROOT_COLLECTIONS): requirements/collections.txt galaxy.yml tests/tools/fetch_collections.py | $(RUN)
+	$(call collections,$<,$(@D),../../../../..,--also community.general)
+
 # --- the simulated fleet --------------------------------------------------------------------------------------------
 
 .PHONY: simulator
@@ -136,7 +141,7 @@ lint: $(DEV) $(COLLECTIONS) ## ruff, mypy, ansible-lint, yamllint, changelog and
 	ruff format --check --quiet .
 	mypy -p ansible_collections.gpuops.fleet.plugins
 	mypy --python-version 3.10 -p ansible_collections.gpuops.fleet.plugins.module_utils -p ansible_collections.gpuops.fleet.plugins.modules
-	mypy $$(git -c safe.directory='$(ROOT)' ls-files --cached --others --exclude-standard 'tests/tools/*.py' 'tests/bench/*.py' 'tests/demo/*.py')
+	mypy $$(git -c safe.directory='$(ROOT)' ls-files --cached --others --exclude-standard 'tests/tools/*.py' 'tests/bench/*.py' 'tests/demo/*.py' 'tests/chroot/*.py')
 	mypy -p lab
 	yamllint --strict .
 	antsibull-changelog lint
@@ -168,6 +173,10 @@ test: $(DEV) $(COLLECTIONS) $(FLOOR) $(FLOOR_COLLECTIONS) simulator ## everythin
 proof: $(DEV) $(COLLECTIONS) simulator ## MIG's complete proof: every random pair, crash point and error (test takes a part of it); prints what was tried
 	@rm -rf build/pytest && mkdir -p build/pytest
 	@MIG_PROOF=complete $(PY) -m pytest -n $(JOBS) --dist loadfile -o cache_dir=build/cache/pytest --basetemp=build/pytest tests/unit/test_mig_oracle.py tests/unit/test_mig_crash.py tests/unit/test_mig_twice.py
+
+.PHONY: chroot
+chroot: $(DEV) $(CHROOT_COLLECTIONS) ## roles for bare hosts in a Debian root of their own, apt at work, twice; needs root; PLAY=x runs one
+	@$(PY) tests/chroot/run.py $(PLAY)
 
 # --- virtual machines -----------------------------------------------------------------------------------------------
 

@@ -93,8 +93,10 @@ def main() -> None:
     parser.add_argument("--requirements", type=pathlib.Path, default=ROOT / "requirements" / "collections.txt")
     parser.add_argument("--into", type=pathlib.Path, default=ROOT / "collections")
     parser.add_argument("--cache", type=pathlib.Path, default=ROOT / "build" / "cache" / "wheels")
+    parser.add_argument("--also", action="append", default=[], metavar="NAME", help="a collection that only tests need, in any version")
     args = parser.parse_args()
     ranges = yaml.safe_load((ROOT / "galaxy.yml").read_text(encoding="utf-8"))["dependencies"]
+    ranges = {**ranges, **dict.fromkeys(args.also, "*")}
     with zipfile.ZipFile(wheel(requirement(args.requirements), args.cache)) as archive:
         for name, version in resolve(archive, ranges).items():
             unpack(archive, name, args.into)
