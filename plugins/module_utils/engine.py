@@ -121,9 +121,10 @@ class Engine:
             self._connection.close()
             self._connection = None
 
-    def info(self) -> dict[str, t.Any]:
-        """The part ``engine.docker`` of the facts."""
-        return parse_info(self.get("/info"))
+    def info(self) -> tuple[dict[str, t.Any], bool]:
+        """The part ``engine.docker`` of the facts, and whether live-restore is in force."""
+        answer = self.get("/info")
+        return parse_info(answer), bool(answer.get("LiveRestoreEnabled"))
 
     def containers(self) -> list[dict[str, t.Any]]:
         """Every container that is not removed and names a GPU, running or not, by name; ``devices`` as they are written there.
@@ -301,19 +302,20 @@ def _resolve(name: str, gpus: list[_Json], uuids: list[str], mig_device: Callabl
 
 
 @t.final
-class ComposeProbe:
-    """Asks the ``docker`` command for its Compose plugin's version while other facts are read."""
+class VersionProbe:
+    """Asks a program for a version while other facts are read: ``words`` are its name or path and what it is asked with."""
 
-    def __init__(self, deadline: float = DEADLINE_S) -> None:
+    def __init__(self, *words: str, deadline: float = DEADLINE_S) -> None:
         self._deadline = deadline
-        command = shutil.which("docker")
+        self._words = words
+        command = shutil.which(words[0])
         self._process = None
         if command is not None:
-            arguments = [command, "compose", "version", "--short"]
+            arguments = [command, *words[1:]]
             self._process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def version(self) -> str | None:
-        """The version, or None without command or plugin. FleetError when the command is stuck; it is ended then."""
+        """The version, or None where there is no such program or it knows none. FleetError when it is stuck; it is ended then."""
         if self._process is None:
             return None
         try:
@@ -321,6 +323,6 @@ class ComposeProbe:
         except subprocess.TimeoutExpired as error:
             self._process.kill()
             self._process.communicate()
-            raise FleetError(f"`docker compose version` gave no answer in {self._deadline:g} s") from error
+            raise FleetError(f"`{' '.join(self._words)}` gave no answer in {self._deadline:g} s") from error
         match = re.search(r"\d+(?:\.\d+)+\S*", output.decode(errors="replace"))
         return match.group(0) if match and self._process.returncode == 0 else None

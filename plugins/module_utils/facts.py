@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.module_utils import drains, host, plan_record, service_leases
-from ansible_collections.gpuops.fleet.plugins.module_utils.engine import ComposeProbe, Engine, absent, resolve_devices
+from ansible_collections.gpuops.fleet.plugins.module_utils.engine import Engine, VersionProbe, absent, resolve_devices
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.holders import OpenFile, merge, open_files
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
@@ -81,13 +81,15 @@ class Options:
     shm_path: str = "/dev/shm"
     docker_socket: str = "/var/run/docker.sock"
     cdi_dirs: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
+    nvidia_ctk: str = "nvidia-ctk"
 
 
 def collect(options: Options) -> _Facts:
     """The facts of this host (docs/facts.md). Raises nothing that a host's state can cause."""
     notes = host.Notes()
-    compose = ComposeProbe()
-    docker, containers = _read_engine(options, notes)
+    compose = VersionProbe("docker", "compose", "version", "--short")
+    toolkit = VersionProbe(options.nvidia_ctk, "--version")
+    docker, live_restore, containers = _read_engine(options, notes)
     machine = host.read_host(options.proc_root, options.sys_root, options.os_release, options.shm_path, options.services_dir, notes)
     gpus = _GpuReader(options, notes)
     gpus.read(containers)
@@ -100,7 +102,9 @@ def collect(options: Options) -> _Facts:
         "iommu": notes.attempt("iommu", lambda: host.read_iommu(options.sys_root)),
         "engine": {
             "docker": docker,
+            "live_restore": live_restore,
             "compose": notes.attempt("engine.compose", compose.version),
+            "container_toolkit": notes.attempt("engine.container_toolkit", toolkit.version),
             "cdi_specs": notes.attempt("engine.cdi_specs", lambda: host.cdi_specs(options.cdi_dirs)),
         },
         "geometries": gpus.geometries,
@@ -125,17 +129,17 @@ def _read_leases(options: Options) -> list[_Facts]:
     return [service_leases.as_fact(name, record) for name, record in sorted(service_leases.read(Path(options.state_dir))["leases"].items())]
 
 
-def _read_engine(options: Options, notes: host.Notes) -> tuple[_Facts, list[_Facts] | None]:
-    """The engine, and its containers if they are wanted; no socket means no engine, so no containers."""
+def _read_engine(options: Options, notes: host.Notes) -> tuple[_Facts, bool | None, list[_Facts] | None]:
+    """The engine, its live-restore, and its containers if they are wanted; no socket means no engine, so no containers."""
     if not os.path.exists(options.docker_socket):
-        return absent(f"no socket {options.docker_socket}"), []
+        return absent(f"no socket {options.docker_socket}"), None, []
     with Engine(options.docker_socket) as engine:
         try:
-            docker = engine.info()
+            docker, live_restore = engine.info()
         except FleetError as error:
-            return absent(str(error)), None
+            return absent(str(error)), None, None
         wanted = CONTAINERS in options.gather
-        return docker, notes.attempt("containers", engine.containers) if wanted else []
+        return docker, live_restore, notes.attempt("containers", engine.containers) if wanted else []
 
 
 class _Lost(Exception):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ansible_collections.gpuops.fleet.plugins.module_utils import words
+from ansible_collections.gpuops.fleet.plugins.module_utils import gpus_inside, words
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import HTTP_OK, Engine, wanted_devices
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.holders import MIG_MINORS, mig_minors
@@ -31,10 +31,7 @@ POLL_S = 0.5
 LOG_LINES = 50
 _CHUNK = 64 * 1024  # bytes
 _ASK_S = 10.0  # for one answer to the probe
-_CREATED = 201
-_LOST = (126, 127)  # what a shell says of a program that cannot be run or is not there; the engine says the same of an exec
 _ENDED = ("exited", "dead", "restarting", "removing")
-_UUID = re.compile(r"\bUUID: ((?:GPU|MIG)-[0-9a-fA-F-]+(?:/\d+/\d+)?)")
 _NODE = re.compile(r"nvidia(\d+)")
 _CAPABILITY = re.compile(r"nvidia-cap(\d+)")
 _CAPABILITIES = "/dev/nvidia-caps"
@@ -251,19 +248,14 @@ class Gate:
                 if listing is None:
                     self._sees_nodes(one)
                 else:
-                    self._sees_listed(set(_UUID.findall(listing)), listing)
+                    self._sees_listed(set(gpus_inside.UUID.findall(listing)), listing)
 
     def _listing(self, engine: Engine, one: _Json) -> str | None:
         """What ``nvidia-smi -L`` says inside; None where the image has no such program. FleetError when it fails."""
-        wish = {"AttachStdout": True, "AttachStderr": True, "Cmd": ["nvidia-smi", "-L"]}
-        status, made = engine.call("POST", f"/containers/{one['Id']}/exec", wish)
-        if status != _CREATED:
+        found = gpus_inside.listing(engine, str(one["Id"]))
+        if found is None:
             return None
-        started, stream = engine.raw("POST", f"/exec/{made['Id']}/start", {"Detach": False, "Tty": False})
-        code = int(engine.get(f"/exec/{made['Id']}/json").get("ExitCode") or 0)
-        if started != HTTP_OK or code in _LOST:
-            return None
-        text = words.demultiplexed(stream)
+        code, text = found
         if code:
             raise self._error(f"the GPU is not usable inside the container: nvidia-smi says: {words.last_words(text, self.wish.hidden)}")
         return text

@@ -21,13 +21,18 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 _TEMPORARY = ".gpuops-new"
 
 
-def write_text(path: Path, text: str, mode: int) -> None:
-    """Put ``text`` into ``path`` all at once, with these permission bits; a missing directory is made (0750). FleetError when it fails."""
+def write_text(path: Path, text: str, mode: int, owner: tuple[int, int] | None = None) -> None:
+    """Put ``text`` into ``path`` all at once, with these permission bits; a missing directory is made (0750). FleetError when it fails.
+
+    ``owner``: user and group by number that the file shall have; this process's when left out.
+    """
     temporary = path.with_name(path.name + _TEMPORARY)
     try:
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            if owner is not None:
+                os.fchown(descriptor, *owner)
             os.fchmod(descriptor, mode)  # umask took bits from open()
             stream.write(text)
             stream.flush()

@@ -62,6 +62,11 @@ options:
       - Where the host's shared memory is mounted; its size is a fact.
     type: path
     default: /dev/shm
+  nvidia_ctk:
+    description:
+      - Name or path of the program of NVIDIA's container toolkit; its version is a fact.
+    type: path
+    default: nvidia-ctk
 requirements:
   - nvidia-ml-py (Python package) on the host; without it RV(facts.driver.error) says so
 seealso:
@@ -286,6 +291,16 @@ facts:
           returned: always
           type: str
           sample: 2.38.1
+        live_restore:
+          description: Whether containers outlive the engine now, as it says itself; V(none) when it does not answer.
+          returned: always
+          type: bool
+          sample: true
+        container_toolkit:
+          description: Version of NVIDIA's container toolkit, as C(nvidia-ctk --version) prints it; V(none) without that program.
+          returned: always
+          type: str
+          sample: 1.17.8
         cdi_specs:
           description: CDI specifications in O(cdi_dirs).
           returned: always
@@ -687,6 +702,7 @@ def main() -> None:
         "shm_path": {"type": "path", "default": "/dev/shm"},
         "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
         "cdi_dirs": {"type": "list", "elements": "path", "default": ["/etc/cdi", "/var/run/cdi"]},
+        "nvidia_ctk": {"type": "path", "default": "nvidia-ctk"},
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     arguments = dict(module.params)

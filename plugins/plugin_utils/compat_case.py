@@ -188,7 +188,9 @@ class Case:
 
 
 def host_of(name: str, facts: Data, catalogue: Catalogue, more: Data | None = None) -> CompatHost:
-    """A host from its facts (docs/facts.md). ``more``: ``container_toolkit``, ``gcc`` and ``vgpu_host``, which nobody senses yet."""
+    """A host from its facts (docs/facts.md). ``more``: ``gcc`` and ``vgpu_host``, which nobody senses yet, and
+    ``container_toolkit``, which rules over the facts (what a role is about to install, say).
+    """
     driver, system, engine = facts.get("driver") or {}, facts.get("host") or {}, facts.get("engine") or {}
     docker, known = engine.get("docker") or {}, more or {}
     here = docker.get("present")
@@ -218,7 +220,7 @@ def host_of(name: str, facts: Data, catalogue: Catalogue, more: Data | None = No
         cdi=told.get("cdi"),
         runtime=None if told.get("runtimes") is None else "nvidia" in told["runtimes"],
         specs=None if engine.get("cdi_specs") is None else bool(engine["cdi_specs"]),
-        container_toolkit=known.get("container_toolkit"),
+        container_toolkit=known.get("container_toolkit") or engine.get("container_toolkit"),
         vgpu_host=known.get("vgpu_host"),
     )
 

@@ -304,7 +304,11 @@ def test_a_host_is_read_from_its_facts() -> None:
     sensed = {
         "host": {"os": {"id": "debian", "version": "13"}, "kernel": "6.12.107"},
         "driver": {"present": True, "version": "580.105.08", "cuda": "13.0", "flavour": "open"},
-        "engine": {"docker": {"present": True, "version": "28.3.0", "cdi": True, "runtimes": ["nvidia", "runc"]}, "cdi_specs": []},
+        "engine": {
+            "docker": {"present": True, "version": "28.3.0", "cdi": True, "runtimes": ["nvidia", "runc"]},
+            "cdi_specs": [],
+            "container_toolkit": "1.11.0",
+        },
         "gpus": [{"device_id": None, "name": "NVIDIA A100-SXM4-80GB", "compute_capability": "8.0", "virtualization": "none"}],
     }
     host = host_of("gpu-01", sensed, catalogue, {"container_toolkit": "1.20.1"})
@@ -312,6 +316,7 @@ def test_a_host_is_read_from_its_facts() -> None:
     assert (host.driver, host.driver_cuda, host.flavour, host.docker, host.cdi, host.runtime, host.specs, host.container_toolkit) == (
         *("580.105.08", "13.0", "open", "28.3.0", True, True, False, "1.20.1"),
     )
+    assert host_of("gpu-01", sensed, catalogue).container_toolkit == "1.11.0"
     assert host_of("gpu-02", {}, catalogue) == CompatHost("gpu-02")
 
 

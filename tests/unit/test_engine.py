@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils import engine
-from ansible_collections.gpuops.fleet.plugins.module_utils.engine import ComposeProbe, Engine, EngineError
+from ansible_collections.gpuops.fleet.plugins.module_utils.engine import Engine, EngineError, VersionProbe
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 
 INFO = {
@@ -112,13 +112,16 @@ def path_of(server: Server) -> str:
 def test_an_engine_tells_version_runtimes_and_cdi(server: Server) -> None:
     server.routes["/info"] = (200, INFO)
     with Engine(path_of(server)) as docker:
-        assert docker.info() == {
-            "present": True,
-            "version": "28.3.0",
-            "cdi": True,
-            "runtimes": ["io.containerd.runc.v2", "nvidia", "runc"],
-            "error": None,
-        }
+        assert docker.info() == (
+            {
+                "present": True,
+                "version": "28.3.0",
+                "cdi": True,
+                "runtimes": ["io.containerd.runc.v2", "nvidia", "runc"],
+                "error": None,
+            },
+            False,
+        )
 
 
 @pytest.mark.parametrize("dirs", [{}, {"CDISpecDirs": []}, {"CDISpecDirs": None}])
@@ -372,6 +375,9 @@ def test_all_on_a_host_whose_gpus_are_unknown_stays_all() -> None:
     assert engine.resolve_devices(["all"], [], lambda _gpu, _mig: None) == ["all"]
 
 
+COMPOSE = ("docker", "compose", "version", "--short")
+
+
 def command(directory: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put a `docker` command first in PATH."""
     program = directory / "docker"
@@ -392,18 +398,18 @@ def command(directory: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> No
 )
 def test_the_compose_plugin_tells_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, version: str | None) -> None:
     command(tmp_path, script, monkeypatch)
-    assert ComposeProbe().version() == version
+    assert VersionProbe(*COMPOSE).version() == version
 
 
 def test_without_a_docker_command_there_is_no_compose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert ComposeProbe().version() is None
+    assert VersionProbe(*COMPOSE).version() is None
 
 
 def test_a_docker_command_that_is_stuck_is_ended_at_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60", monkeypatch)
-    probe = ComposeProbe(deadline=0.5)
-    with pytest.raises(FleetError, match=r"`docker compose version` gave no answer in 0.5 s"):
+    probe = VersionProbe(*COMPOSE, deadline=0.5)
+    with pytest.raises(FleetError, match=r"`docker compose version --short` gave no answer in 0.5 s"):
         probe.version()
     pid = (tmp_path / "pid").read_text().strip()
     assert not Path("/proc", pid).exists()

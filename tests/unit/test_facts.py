@@ -224,6 +224,33 @@ def test_a_damaged_plan_record_is_said(fleet_host: MakeHost, options: Options) -
     assert result["errors"][0].startswith("plan: ")
 
 
+@pytest.mark.parametrize(
+    ("script", "version"),
+    [
+        ("printf 'NVIDIA Container Toolkit CLI version 1.17.8\\ncommit: f202b80a9b9d0db00d9b1d73c0128c8962c55f4d\\n'", "1.17.8"),
+        ("echo 'NVIDIA Container Toolkit CLI version 1.18.0-rc.1'", "1.18.0-rc.1"),
+        ("exit 1", None),
+    ],
+)
+def test_the_container_toolkit_is_told_as_its_program_prints_it(
+    fleet_host: MakeHost, options: Options, tmp_path: Path, script: str, version: str | None
+) -> None:
+    fleet_host(L40S)
+    assert collect(replace(options, nvidia_ctk=str(tmp_path / "no-such-program")))["engine"]["container_toolkit"] is None
+    program = tmp_path / "toolkit"
+    write(program, f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    result = collect(replace(options, nvidia_ctk=str(program)))
+    assert (result["engine"]["container_toolkit"], result["errors"]) == (version, [])
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_live_restore_is_told_as_the_engine_has_it_in_force(fleet_host: MakeHost, options: Options, docker: Server, answer: bool) -> None:
+    fleet_host(L40S)
+    docker.routes["/info"] = (200, {**INFO, "LiveRestoreEnabled": answer})
+    assert collect(options)["engine"]["live_restore"] is answer
+
+
 def test_cdi_specifications_and_compose_are_facts_of_the_engine(
     fleet_host: MakeHost, options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -516,7 +543,7 @@ def test_a_socket_that_nobody_answers_leaves_containers_unknown(fleet_host: Make
     fleet_host(L40S)
     Path(options.docker_socket).touch()
     result = collect(replace(options, gather=WANTED))
-    assert result["engine"]["docker"]["present"] is False
+    assert (result["engine"]["docker"]["present"], result["engine"]["live_restore"]) == (False, None)
     assert "Connection refused" in result["engine"]["docker"]["error"]
     assert result["containers"] is None
 
