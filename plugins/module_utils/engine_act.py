@@ -243,11 +243,12 @@ class _Act:
             raise FleetError(
                 wrong, hint="drain this host first (playbook drain), or give services their GPUs by CDI (fleet_gpu_access: cdi)"
             )
-        missing = missing_links(self.options.dev_root)
-        if missing and not self.drained and _is_broken(self._runc()):
+        missing, runc = missing_links(self.options.dev_root), self._runc()
+        if missing and not self.drained and _is_broken(runc):
             names = [_name(one) for one in self._running() if wanted_devices(one.get("Config") or {}, one.get("HostConfig") or {})]
             if names:
-                wrong = f"systemctl daemon-reload may take the GPU from {_listed(names)}: runc {self._runc()} needs {missing[0]}"
+                which = f"runc {runc}" if runc else "a runc that does not tell its version"
+                wrong = f"systemctl daemon-reload may take the GPU from {_listed(names)}: {which} needs {missing[0]}"
                 raise FleetError(
                     wrong, hint="nvidia-ctk system create-dev-char-symlinks --create-all, and start them again; or another runc"
                 )
