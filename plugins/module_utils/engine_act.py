@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import time
 import typing as t
 from collections.abc import Callable, Iterable, Mapping
@@ -32,7 +31,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ansible_collections.gpuops.fleet.plugins.module_utils import commands, daemon_json, drains, gpus_inside, words
+from ansible_collections.gpuops.fleet.plugins.module_utils import commands, daemon_json, dev_char, drains, gpus_inside, words
 from ansible_collections.gpuops.fleet.plugins.module_utils import lease as leases
 from ansible_collections.gpuops.fleet.plugins.module_utils.agent_units import hurt_by_reload
 from ansible_collections.gpuops.fleet.plugins.module_utils.daemon_json import NONE, RELOAD, RESTART, Waiting
@@ -243,7 +242,7 @@ class _Act:
             raise FleetError(
                 wrong, hint="drain this host first (playbook drain), or give services their GPUs by CDI (fleet_gpu_access: cdi)"
             )
-        missing, runc = missing_links(self.options.dev_root), self._runc()
+        missing, runc = list(dev_char.missing(self.options.dev_root)), self._runc()
         if missing and not self.drained and _is_broken(runc):
             names = [_name(one) for one in self._running() if wanted_devices(one.get("Config") or {}, one.get("HostConfig") or {})]
             if names:
@@ -332,22 +331,6 @@ class _Act:
                 hint = f"journalctl --unit {self.options.service} says why"
                 raise FleetError(f"the engine {what}, and after {self.options.timeout:g} s {problem}", hint=hint)
             time.sleep(POLL_S)
-
-
-def missing_links(dev_root: Path) -> list[str]:
-    """Links ``/dev/char/MAJOR:MINOR`` of NVIDIA's device nodes that are not there, as paths, sorted."""
-    nodes = [*dev_root.glob("nvidia*"), *(dev_root / "nvidia-caps").glob("nvidia-cap*")]
-    found = []
-    for node in nodes:
-        try:
-            status = node.stat()
-        except OSError:
-            continue
-        if stat.S_ISCHR(status.st_mode):
-            link = dev_root / "char" / f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
-            if not link.exists():
-                found.append(str(link))
-    return sorted(found)
 
 
 def _is_broken(runc: str) -> bool:
