@@ -58,7 +58,7 @@ def names() -> list[str]:
 
 def ensure(cache: Path, source: Mirror) -> Path:
     """The root that every play starts from, made when this recipe was never made before."""
-    recipe = hashlib.sha256(Path(__file__).read_bytes() + source.uri.encode()).hexdigest()[:16]
+    recipe = hashlib.sha256(repr((SUITE, PACKAGES, NO_SERVICES, source)).encode()).hexdigest()[:16]
     home = cache / recipe
     if home.is_dir():
         return home
@@ -101,6 +101,7 @@ def inside(name: str, target: Path) -> int:
         "ansible_connection": "community.general.chroot",
         "ansible_host": str(target),
         "ansible_python_interpreter": "/usr/bin/python3",
+        "ansible_remote_tmp": "/tmp",
     }
     inventory.write_text(json.dumps({"all": {"hosts": {"host": variables}}}), encoding="utf-8")
     before = play(name, inventory, "check", "--check", "--diff")
