@@ -7,12 +7,13 @@ Each play of ``tests/chroot/plays`` has a fresh copy of one root that mmdebstrap
 mode, then twice. The second run must change nothing. Processes and mounts live in namespaces of their own, so that nothing stays behind.
 
 A play is for the one host ``host`` and gathers what facts it needs. It is for its own tasks to put into the root what stands in for
-hardware, and to look at what came out. What this cannot show: a kernel, systemd and an engine at work.
+hardware, and to look at what came out. One of them has Debian's engine at work; what none can show is a kernel and systemd.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -38,6 +39,9 @@ SUITE = "trixie"
 PACKAGES = ("systemd", "systemd-sysv", "udev", "kmod", "dbus", "procps", "ca-certificates", "python3", "python3-apt")
 # Installing a package starts its service, and there is nothing here that could.
 NO_SERVICES = "#!/bin/sh\nexit 101\n"
+# Plays whose engine runs containers: they get the kernel's control groups, below one of their own.
+WITH_ENGINE = ("engine_act",)
+CGROUPS, CGROUP = Path("/sys/fs/cgroup"), "gpuops-chroot"
 BUILD_SECONDS = 1800.0
 RECAP = re.compile(
     r"^host +: ok=(?P<ok>\d+) +changed=(?P<changed>\d+) +unreachable=(?P<unreachable>\d+) +failed=(?P<failed>\d+)", re.MULTILINE
@@ -93,9 +97,14 @@ def copy(base: Path, target: Path) -> None:
 
 def inside(name: str, target: Path) -> int:
     """In namespaces of its own: mounts what a running system has, and runs the play. Returns the status of the process."""
+    # A root that is no mount point is one that a container engine cannot unpack images in.
+    subprocess.run(["mount", "--bind", target, target], check=True)
     subprocess.run(["mount", "-t", "proc", "proc", target / "proc"], check=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", target / "run"], check=True)
     (target / "run/lock").mkdir(mode=0o1777)
+    if name in WITH_ENGINE:
+        subprocess.run(["mount", "-t", "sysfs", "sysfs", target / "sys"], check=True)
+        subprocess.run(["mount", "--rbind", CGROUPS, target / CGROUPS.relative_to("/")], check=True)
     inventory = target.parent / f"{name}.inventory.yml"
     variables = {
         "ansible_connection": "community.general.chroot",
@@ -184,6 +193,9 @@ def alone(name: str, base: Path, keep: bool) -> int:
     try:
         return subprocess.run([*unshare, sys.executable, __file__, "--inside", str(target), name], check=False).returncode
     finally:
+        for group in sorted(CGROUPS.glob(f"**/{CGROUP}/**/"), reverse=True):
+            with contextlib.suppress(OSError):
+                group.rmdir()
         if not keep:
             shutil.rmtree(target, ignore_errors=True)
 
