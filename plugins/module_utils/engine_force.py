@@ -18,11 +18,18 @@ _DRIVER = "native.cgroupdriver="
 
 def not_in_force(info: _Json, settings: _Json) -> list[str]:
     """Keys of ``settings`` that the engine contradicts, sorted; those of ``features`` one by one."""
-    found = [key for key, look in _LOOKS.items() if key in settings and not look(info, settings[key])]
+    found = [key for key, look in _LOOKS.items() if key in settings and not _holds(look, info, settings[key])]
     features = settings.get("features")
     if isinstance(features, dict) and "cdi" in features and bool(info.get("CDISpecDirs")) is not bool(features["cdi"]):
         found.append("features/cdi")
     return sorted(found)
+
+
+def _holds(look: Callable[[_Json, t.Any], bool], info: _Json, wished: t.Any) -> bool:
+    try:
+        return look(info, wished)
+    except (AttributeError, TypeError):  # a wish of another shape than the engine's is never in force
+        return False
 
 
 def _runtimes(info: _Json, wished: t.Any) -> bool:

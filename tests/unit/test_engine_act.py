@@ -378,6 +378,9 @@ def test_what_the_engine_tells_of_itself_is_in_force() -> None:
         ("storage-driver", "btrfs"),
         ("registry-mirrors", ["https://other.example.com"]),
         ("insecure-registries", ["docker.io"]),
+        ("runtimes", ["nvidia"]),
+        ("labels", 7),
+        ("exec-opts", [1]),
     ],
 )
 def test_what_the_engine_contradicts_is_not_in_force(key: str, wished: t.Any) -> None:
