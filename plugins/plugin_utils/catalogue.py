@@ -54,6 +54,10 @@ class Catalogue:
         board = self.find(device_id, name)
         return board.id if board else slug(name or "unknown")
 
+    def devices(self) -> dict[str, str]:
+        """Board -> one of its PCI device ids (``20b2``), for the boards that have one here."""
+        return {board.id: device[2:6] for device, board in self._by_device.items()}
+
     def fallback(self, device_id: str | None, name: str | None) -> Geometry | None:
         """Geometry from public sources, for a driver that tells none while MIG is off; None where any number of it is not known."""
         board = self.find(device_id, name)
