@@ -203,6 +203,11 @@ install:
   returned: success
   type: dict
   sample: {nvidia-smi: 550.163.01-2}
+specs:
+  description: The same as apt or dnf take it. What DKMS builds with comes C(first).
+  returned: success
+  type: dict
+  sample: {first: [dkms=3.2.2-1~deb13u1], then: [nvidia-smi=550.163.01-2]}
 remove:
   description: Packages of another driver that is to go.
   returned: success

@@ -39,6 +39,10 @@ def plan(tables: Tables, host: str, sensed: Data, policy: Policy, today: str | N
         "complete": todo.complete,
         "stream": todo.stream,
         "install": todo.install,
+        "specs": {
+            "first": [_spec(choice, name, todo) for name in todo.install if name in todo.build],
+            "then": [_spec(choice, name, todo) for name in todo.install if name not in todo.build],
+        },
         "remove": todo.remove,
         "unhold": todo.unhold,
         "hold": todo.hold,
@@ -68,6 +72,12 @@ def _refuse_busy(choice: Choice, todo: Work, sensed: Data, gpus: Data | None) ->
         more = f" and {len(users) - 5} more" if len(users) > 5 else ""
         hint = f"drain it and apply first: ansible-playbook gpuops.fleet.drain --limit {choice.host}"
         raise FleetError(f"{choice.host}: the driver would be changed below {', '.join(users[:5])}{more}", hint=hint)
+
+
+def _spec(choice: Choice, name: str, todo: Work) -> str:
+    """A package as apt or dnf takes it, in its version."""
+    text = todo.install[name]
+    return f"{name}{'=' if choice.system.family == 'debian' else '-'}{text}" if text else name
 
 
 def _works(holder: Data) -> bool:

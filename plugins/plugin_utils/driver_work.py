@@ -26,10 +26,14 @@ def upstream(text: str | None) -> Version:
 
 @dataclass(frozen=True)
 class Package:
-    """A package that is wanted. ``driver``: it bears the driver's version; ``kernel``: whose headers it brings."""
+    """A package that is wanted. ``driver``: it bears the driver's version; ``kernel``: whose headers it brings.
+
+    ``build``: it comes before the driver, because DKMS builds with it, or because it says which driver may come.
+    """
 
     name: str
     driver: bool = False
+    build: bool = False
     kernel: str | None = None
 
 
@@ -37,13 +41,14 @@ class Package:
 class Work:
     """What is to be done, in the order of ``lines``. ``complete``: the sources were asked for all of it.
 
-    ``install``: name -> version, empty where any would do; ``upgrade``: an installed driver is replaced; ``hold`` and ``unhold``: names.
+    ``install``: name -> version, empty where any would do; ``build``: those of them that come first; ``upgrade``: an installed driver is replaced; ``hold`` and ``unhold``: names.
     """
 
     names: list[str]
     repository: Repository | None = None
     complete: bool = False
     install: dict[str, str] = field(default_factory=dict)
+    build: list[str] = field(default_factory=list)
     remove: list[str] = field(default_factory=list)
     unhold: list[str] = field(default_factory=list)
     hold: list[str] = field(default_factory=list)
@@ -74,6 +79,7 @@ def work(tables: Tables, choice: Choice, sensed: Data, policy: Policy) -> Work:
     _holds(choice, sensed, wanted, result)
     if choice.row is not None and choice.row.stream is not None:
         result.stream = choice.row.stream[choice.flavour].format(branch=choice.branch)
+    result.build = [each.name for each in wanted if each.build and each.name in result.install]
     driver = [each.name for each in wanted if each.driver and each.name in result.install]
     changes = bool(driver) or bool(result.remove) or result.runfile is not None
     result.upgrade = changes and choice.here is not None
@@ -101,13 +107,13 @@ def _wanted(tables: Tables, choice: Choice, sensed: Data, policy: Policy) -> lis
     rules = tables.packages.headers(choice.system)
     kernel = sensed["kernel"]
     releases = [release for release in dict.fromkeys((kernel["running"], kernel["next"])) if release]
-    wanted = [Package(rules.one.format(kernel=release), kernel=release) for release in releases if not _has_headers(sensed, release)]
+    wanted = [Package(rules.one.format(kernel=release), build=True, kernel=release) for release in releases if not _has_headers(sensed, release)]
     installed = sensed["installed"]["packages"]
-    wanted += [Package(meta) for image, meta in rules.meta.items() if image in installed]
+    wanted += [Package(meta, build=True) for image, meta in rules.meta.items() if image in installed]
     if choice.row is None:
-        return [*wanted, *map(Package, ("dkms", "gcc")), *map(Package, policy.packages)]
+        return [*wanted, *(Package(name, build=True) for name in ("dkms", "gcc")), *map(Package, policy.packages)]
     row = choice.row
-    pin = [Package(row.pin)] if row.pin else []
+    pin = [row.pin] if row.pin else []
     driver = [*row.modules(choice.flavour), *row.user]
     daemon = [row.daemon] if row.daemon and policy.persistence else []
     fabric = [row.fabric] if row.fabric and wants_fabric(sensed, policy) else []
@@ -117,8 +123,8 @@ def _wanted(tables: Tables, choice: Choice, sensed: Data, policy: Policy) -> lis
     branch = {"branch": choice.branch}
     return [
         *wanted,
-        *(Package(each.name.format(**branch)) for each in pin),
-        *map(Package, row.tools),
+        *(Package(name.format(**branch), build=True) for name in pin),
+        *(Package(name, build=True) for name in row.tools),
         *(Package(name.format(**branch), driver=True) for name in (*driver, *fabric)),
         *(Package(name.format(**branch)) for name in daemon),
         *map(Package, policy.packages),
@@ -159,18 +165,23 @@ def _runfile(choice: Choice, policy: Policy) -> dict[str, str] | None:
 def _install(
     choice: Choice, sensed: Data, policy: Policy, wanted: Iterable[Package], known: Mapping[str, list[str]] | None
 ) -> dict[str, str]:
-    """Name -> version of what is not as it shall be. Versions are empty while the sources were not asked."""
+    """Name -> version of what is not as it shall be, all of the driver in one version: kernel modules, library, fabric manager.
+
+    Versions are empty while the sources were not asked.
+    """
     have, result = sensed["installed"]["packages"], {}
+    one = ""  # the version of the driver's first package, as it stands there
     for each in wanted:
-        if each.name in have and not (each.driver and not _fits(choice, policy, have[each.name])):
+        if each.name in have and not (each.driver and not _fits(choice, policy, have[each.name], one)):
+            one = one or (have[each.name] if each.driver else "")
             continue
         versions = None if known is None else known.get(each.name, [])
         if versions is None:
             result[each.name] = ""
             continue
-        fits = [one for one in versions if not each.driver or _fits(choice, policy, one)]
+        fits = [text for text in versions if not each.driver or _fits(choice, policy, text, one)]
         if not fits:
-            wish = policy.version or f"R{choice.branch}"
+            wish = policy.version or one or f"R{choice.branch}"
             has = f"only as {', '.join(versions[:3])}" if versions else "in none of the host's sources"
             message = f"{choice.host}: package {each.name} is there {has}" if versions else f"{choice.host}: package {each.name} is {has}"
             hint = (
@@ -178,6 +189,7 @@ def _install(
             )
             raise FleetError(message, hint=hint)
         result[each.name] = fits[0]
+        one = one or (fits[0] if each.driver else "")
     return result
 
 
@@ -187,9 +199,10 @@ def _where(package: Package) -> str:
     return "enable the source that has it"
 
 
-def _fits(choice: Choice, policy: Policy, text: str) -> bool:
-    numbers = upstream(text)
-    return numbers == version(policy.version) if policy.version else numbers[:1] == (choice.branch,)
+def _fits(choice: Choice, policy: Policy, text: str, one: str) -> bool:
+    """Is it of the version or branch that is wished, and of the ``one`` that the driver's other packages have?"""
+    numbers, wish = upstream(text), version(policy.version)
+    return (numbers == wish if wish else numbers[:1] == (choice.branch,)) and (not one or numbers == upstream(one))
 
 
 def _refuse_downgrade(choice: Choice, policy: Policy, result: Work) -> None:

@@ -317,7 +317,9 @@ def test_a_package_that_no_source_has_or_only_in_another_branch_is_named() -> No
     line = refused(bare(A100, candidates=without, repository="as it is", sources=[]))
     assert "package libcuda1 is in none of the host's sources" in line
     other = {**DEBIAN_13, "nvidia-smi": ["535.1-1"]}
-    assert "package nvidia-smi is there only as 535.1-1; R550 is wished" in refused(bare(A100, candidates=other))
+    assert "package nvidia-smi is there only as 535.1-1; 550.163.01-2 is wished" in refused(bare(A100, candidates=other))
+    third = {**DEBIAN_13, "nvidia-kernel-dkms": ["560.1-1"]}
+    assert "package nvidia-kernel-dkms is there only as 560.1-1; R550 is wished" in refused(bare(A100, candidates=third))
     exact = refused(bare(A100, candidates=DEBIAN_13), version="550.54.14")
     assert "is there only as 550.163.01-2; 550.54.14 is wished" in exact
 
