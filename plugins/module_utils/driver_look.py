@@ -88,7 +88,7 @@ def look(options: Options) -> dict[str, t.Any]:
         },
         "held": sorted(name for name in held if _OURS.match(name) or name in options.packages),
         "recorded": notes.attempt("record", lambda: recorded(Path(options.state_dir))) or {},
-        "candidates": notes.attempt("candidates", lambda: _candidates(options, by_rpm)) if options.packages else None,
+        "candidates": notes.attempt("candidates", lambda: _candidates(options, root, by_rpm)) if options.packages else None,
         "sources": notes.attempt("sources", lambda: sources(root)) or [],
         "repository": notes.attempt("repository", lambda: _repository(root)),
         "dkms": notes.attempt("dkms", lambda: dkms_status(options.dkms, options.timeout)),
@@ -225,7 +225,10 @@ def _packages(options: Options, root: Path, by_rpm: bool) -> tuple[dict[str, str
     return dpkg_packages(root)
 
 
-def _candidates(options: Options, by_rpm: bool) -> dict[str, list[str]]:
+def _candidates(options: Options, root: Path, by_rpm: bool) -> dict[str, list[str]]:
+    # A host whose apt was never asked to update knows of no package: that is no answer, and none of them must be said to be missing.
+    if not by_rpm and not any(True for _path in (root / "var/lib/apt/lists").glob("*Packages*")):
+        raise FleetError("apt has no index yet: run `apt-get update`")
     ask = dnf_versions if by_rpm else madison
     return ask(options.dnf if by_rpm else options.apt_cache, options.packages, options.timeout)
 

@@ -125,8 +125,8 @@ def deb822(text: str) -> list[dict[str, t.Any]]:
                 last = last.strip().lower()
                 fields[last] = value.strip()
         if "deb" in fields.get("types", "").split() and fields.get("enabled", "yes").lower() not in ("no", "false", "0", "off"):
-            parts = (fields.get(name, "").split() for name in ("uris", "suites", "components"))
-            found.append(_source(*parts, fields.get("signed-by", "")))
+            uris, suites, components = (fields.get(name, "").split() for name in ("uris", "suites", "components"))
+            found.append(_source(uris, suites, components, fields.get("signed-by", "")))
     return found
 
 

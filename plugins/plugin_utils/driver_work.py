@@ -41,7 +41,8 @@ class Package:
 class Work:
     """What is to be done, in the order of ``lines``. ``complete``: the sources were asked for all of it.
 
-    ``install``: name -> version, empty where any would do; ``build``: those of them that come first; ``upgrade``: an installed driver is replaced; ``hold`` and ``unhold``: names.
+    ``install``: name -> version, empty where any would do; ``build``: those of them that come first; ``upgrade``: an installed driver is
+    replaced; ``hold`` and ``unhold``: names.
     """
 
     names: list[str]
@@ -107,7 +108,9 @@ def _wanted(tables: Tables, choice: Choice, sensed: Data, policy: Policy) -> lis
     rules = tables.packages.headers(choice.system)
     kernel = sensed["kernel"]
     releases = [release for release in dict.fromkeys((kernel["running"], kernel["next"])) if release]
-    wanted = [Package(rules.one.format(kernel=release), build=True, kernel=release) for release in releases if not _has_headers(sensed, release)]
+    wanted = [
+        Package(rules.one.format(kernel=release), build=True, kernel=release) for release in releases if not _has_headers(sensed, release)
+    ]
     installed = sensed["installed"]["packages"]
     wanted += [Package(meta, build=True) for image, meta in rules.meta.items() if image in installed]
     if choice.row is None:

@@ -17,9 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import C
 _OF_IMAGE = frozenset({"cuda-driver"})
 
 
-def judge_host(
-    facts: CompatFacts, catalogue: Catalogue, name: str, sensed: Mapping[str, t.Any], today: str | None
-) -> dict[str, list[str]]:
+def judge_host(facts: CompatFacts, catalogue: Catalogue, name: str, sensed: Mapping[str, t.Any], today: str | None) -> dict[str, list[str]]:
     """``no``: what keeps every service away; ``warn``: what may go wrong; one line each, with the remedy."""
     host = host_of(name, sensed, catalogue)
     result: dict[str, list[str]] = {"no": [], "warn": []}

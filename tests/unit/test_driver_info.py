@@ -52,6 +52,7 @@ class Tree:
         self.write("etc/os-release", 'ID=debian\nVERSION_ID="13"\nVERSION_CODENAME=trixie\n')
         self.write("proc/sys/kernel/osrelease", f"{KERNEL}\n")
         self.write("var/lib/dpkg/status", STATUS)
+        self.write("var/lib/apt/lists/deb.debian.org_debian_dists_trixie_main_binary-amd64_Packages.lz4", "")
         (root / "sys/bus/pci/devices").mkdir(parents=True)
 
     def write(self, path: str, text: str | bytes) -> Path:
@@ -137,6 +138,15 @@ def test_versions_are_those_that_apt_has_newest_first(tree: Tree) -> None:
     found = tree.look(packages=("nvidia-smi",))
     assert found["candidates"] is None
     assert any("broken" in line for line in found["errors"])
+
+
+def test_a_host_whose_apt_never_updated_has_no_answer_rather_than_no_packages(tree: Tree) -> None:
+    tree.program("apt_cache", "true")
+    for path in (tree.root / "var/lib/apt/lists").iterdir():
+        path.unlink()
+    found = tree.look(packages=("nvidia-smi",))
+    assert found["candidates"] is None
+    assert found["errors"] == ["candidates: apt has no index yet: run `apt-get update`"]
 
 
 def test_red_hats_packages_locks_and_versions(tree: Tree) -> None:
@@ -250,7 +260,8 @@ def test_apts_sources_in_both_forms_without_our_own(tree: Tree) -> None:
     tree.write(
         "etc/apt/sources.list.d/debian.sources",
         "# a comment\nTypes: deb deb-src\nURIs: http://b/debian\nSuites: trixie trixie-updates\nComponents: main\nSigned-By:\n"
-        " -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n -----END PGP PUBLIC KEY BLOCK-----\n\nTypes: deb\nEnabled: no\nURIs: http://c\nSuites: s\n",
+        " -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n -----END PGP PUBLIC KEY BLOCK-----\n\n"
+        "Types: deb\nEnabled: no\nURIs: http://c\nSuites: s\n",
     )
     tree.write("etc/apt/sources.list.d/gpuops-fleet-nvidia.sources", "Types: deb\nURIs: http://d\nSuites: s\nComponents: non-free\n")
     one, two = driver_packages.sources(tree.root)
