@@ -67,16 +67,18 @@ def madison(program: str, names: t.Sequence[str], timeout: int) -> dict[str, lis
 
 
 def dnf_versions(program: str, names: t.Sequence[str], timeout: int) -> dict[str, list[str]]:
-    """As :func:`madison`, asked of dnf. FleetError when it fails."""
-    form = "%{name} %{epoch}:%{version}-%{release}\n"
+    """As :func:`madison`, asked of dnf; ``kernel-devel-5.14.0-570.el9.x86_64`` is a package in one version. FleetError when it fails."""
+    form = "%{name} %{epoch}:%{version}-%{release} %{arch}\n"
     done = run([program, "-q", "repoquery", "--available", "--queryformat", form, *names], timeout, variables={"LC_ALL": "C"})
     if done.status != 0:
         raise FleetError(f"{program} repoquery: {done.words}")
     result: dict[str, list[str]] = {}
     for line in done.output.splitlines():
-        name, separator, version = line.strip().partition(" ")
-        if separator and version not in result.setdefault(name, []):
-            result[name].append(version)
+        name, version, architecture = (*line.split(), "", "", "")[:3]
+        exact = f"{name}-{version.partition(':')[2]}.{architecture}"
+        for asked in (name, exact):
+            if architecture and asked in names and version not in result.setdefault(asked, []):
+                result[asked].append(version)
     for versions in result.values():
         versions.sort(key=_numbers, reverse=True)
     return result

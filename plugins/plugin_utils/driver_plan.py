@@ -77,6 +77,9 @@ def _refuse_busy(choice: Choice, todo: Work, sensed: Data, gpus: Data | None) ->
 def _spec(choice: Choice, name: str, todo: Work) -> str:
     """A package as apt or dnf takes it, in its version."""
     text = todo.install[name]
+    # The headers of one kernel bear its version in their name as dnf is asked for them.
+    if choice.system.family == "redhat" and text.partition(":")[2] in name:
+        return name
     return f"{name}{'=' if choice.system.family == 'debian' else '-'}{text}" if text else name
 
 

@@ -153,14 +153,24 @@ def test_red_hats_packages_locks_and_versions(tree: Tree) -> None:
     (tree.root / "var/lib/dpkg/status").unlink()
     (tree.root / "var/lib/rpm").mkdir()
     tree.program("rpm", "printf 'kmod-nvidia-open-dkms 3:580.95.05-1.el9\\nbash 0:5.1-1\\n'")
-    tree.program("dnf", "printf 'nvidia-driver-cuda 3:580.82.07-1.el9\\nnvidia-driver-cuda 3:580.95.05-1.el9\\n'")
+    lines = [
+        "nvidia-driver-cuda 3:580.82.07-1.el9 x86_64",
+        "nvidia-driver-cuda 3:580.95.05-1.el9 x86_64",
+        "kernel-devel 0:5.14.0-570.12.1.el9_6 x86_64",
+        "kernel-devel 0:5.14.0-503.el9 x86_64",
+    ]
+    tree.program("dnf", "\n".join(["cat <<'END'", *lines, "END"]))
     lock = "# a comment\nkmod-nvidia-open-dkms-3:580.95.05-1.el9.*\n!not-this-3:1-1.*\nbash-0:5.1-1.*\n"
     tree.write("etc/dnf/plugins/versionlock.list", lock)
-    found = tree.look(packages=("nvidia-driver-cuda",))
+    headers = "kernel-devel-5.14.0-570.12.1.el9_6.x86_64"
+    found = tree.look(packages=("nvidia-driver-cuda", headers))
     assert found["installed"]["packages"] == {"kmod-nvidia-open-dkms": "3:580.95.05-1.el9"}
     assert found["installed"]["flavour"] == "open"
     assert found["held"] == ["kmod-nvidia-open-dkms"]
-    assert found["candidates"] == {"nvidia-driver-cuda": ["3:580.95.05-1.el9", "3:580.82.07-1.el9"]}
+    assert found["candidates"] == {
+        "nvidia-driver-cuda": ["3:580.95.05-1.el9", "3:580.82.07-1.el9"],
+        headers: ["0:5.14.0-570.12.1.el9_6"],
+    }
 
 
 @pytest.mark.parametrize(

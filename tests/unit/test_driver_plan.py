@@ -230,6 +230,20 @@ def test_red_hat_gets_the_stream_of_branch_and_modules() -> None:
     assert decide(bare(A100, system=("rhel", "10.0")), source="repository", **KEY)["stream"] is None
 
 
+def test_packages_are_named_in_their_version_as_apt_and_dnf_take_them() -> None:
+    specs = decide(bare(A100, candidates=DEBIAN_13))["specs"]
+    assert specs["first"] == [f"linux-headers-{KERNEL}=6.12.107-1", "dkms=3.2.2-1~deb13u1", "gcc=4:14.2.0-1"]
+    assert specs["then"][0] == "nvidia-kernel-dkms=550.163.01-2"
+    kernel = "5.14.0-570.12.1.el9_6.x86_64"
+    candidates = {name: ["3:580.95.05-1.el9"] for name in ("kmod-nvidia-open-dkms", "nvidia-driver-cuda", "nvidia-persistenced")}
+    candidates.update({f"kernel-devel-{kernel}": ["0:5.14.0-570.12.1.el9_6"], "dkms": ["0:3.2-1.el9"], "gcc": ["0:11.5-1.el9"]})
+    facts = bare(A100, system=("rocky", "9.6"), kernel={"running": kernel, "next": kernel, "headers": {}}, candidates=candidates)
+    facts["repository"] = decide(facts, source="repository", **KEY)["repository"]["text"]
+    specs = decide(facts, source="repository", **KEY)["specs"]
+    assert specs["first"] == [f"kernel-devel-{kernel}", "dkms-0:3.2-1.el9", "gcc-0:11.5-1.el9"]
+    assert specs["then"][0] == "kmod-nvidia-open-dkms-3:580.95.05-1.el9"
+
+
 def test_what_is_as_wished_needs_nothing() -> None:
     found = decide(has_driver(A100))
     assert (found["install"], found["remove"], found["steps"], found["upgrade"]) == ({}, [], [], False)
