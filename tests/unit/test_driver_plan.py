@@ -12,9 +12,13 @@ from functools import lru_cache
 import pytest
 from ansible_collections.gpuops.fleet.plugins.action.driver_plan import tables as read_tables
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat import judge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_case import CompatHost, CompatImage
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.driver_names import Policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.driver_plan import plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.driver_wish import Tables
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 TODAY = "2026-11-21"
 KERNEL = "6.12.107+deb13-amd64"
@@ -378,3 +382,37 @@ def test_nouveau_is_said_to_wait_for_a_reboot() -> None:
 def test_the_same_again_gives_the_same_bytes() -> None:
     facts = bare(V100, A100, UNKNOWN, candidates=DEBIAN_13)
     assert repr(decide(facts)) == repr(decide(copy.deepcopy(facts)))
+
+
+# Kepler, Maxwell, Pascal, Volta, Turing, Ampere, Ada, Hopper, Grace Hopper, Blackwell (three), and one that nobody knows.
+EVERY = ["102d", "13f2", P100, V100, "1eb8", A100, "2235", L40S, "2330", "2342", B200, "2bb5", "31c0", UNKNOWN]
+
+
+@settings(max_examples=200, derandomize=True, database=None, deadline=None)
+@given(
+    devices=st.lists(st.sampled_from(EVERY), min_size=1, max_size=4),
+    system=st.sampled_from([("debian", "13"), ("debian", "12"), ("ubuntu", "24.04"), ("rocky", "9.6"), ("rhel", "10.0")]),
+    source=st.sampled_from(["distribution", "repository"]),
+    branch=st.sampled_from([None, 470, 535, 550, 580, 595, 615]),
+    flavour=st.sampled_from(["auto", "open", "proprietary"]),
+)
+def test_what_is_chosen_the_gate_lets_pass_and_what_is_refused_is_one_line(
+    devices: list[str], system: tuple[str, str], source: str, branch: int | None, flavour: str
+) -> None:
+    policy = Policy.model_validate({"source": source, "branch": branch, "flavour": flavour, **KEY})
+    facts = bare(*devices, system=system)
+    facts["sources"][0]["suites"] = ["trixie", "bookworm"]
+    refusal, found = None, {}
+    try:
+        found = plan(tables(), "gpu-07", facts, policy, TODAY)
+    except FleetError as error:
+        refusal = error
+    if refusal is not None:
+        assert "\n" not in str(refusal)
+        assert refusal.hint, refusal
+        return
+    gpus = tuple(tables().boards.gpu(each) for each in devices)
+    host = CompatHost("gpu-07", gpus, present=True, driver=f"{found['branch']}.999.99", flavour=found["flavour"])
+    for gpu in gpus:
+        verdict = judge(tables().compat, host, gpu, CompatImage(""))
+        assert [each for each in verdict.findings if each.effect == "no"] == [], (found["why"], verdict.lines())
