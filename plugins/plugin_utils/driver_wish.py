@@ -231,11 +231,11 @@ def _flavour(host: str, kinds: _Kinds, policy: Policy, branch: int, row: Package
         if policy.flavour not in ("auto", want):
             hint = f"set nvidia_driver_flavour: auto, or {want}"
             raise FleetError(f"{host}: {board} needs {want} kernel modules, {policy.flavour} ones are asked for", hint=hint)
-        return _there(host, row, branch, t.cast("Flavour", want)), f"{board} needs them"
+        return _there(host, row, branch, want), f"{board} needs them"
     if policy.flavour != "auto":
         return _there(host, row, branch, policy.flavour), "asked for"
     if here in ("open", "proprietary"):
-        return _there(host, row, branch, here), "those that are there"
+        return _there(host, row, branch, t.cast("Flavour", here)), "those that are there"
     if branch >= OPEN_BY_DEFAULT:
         return _there(host, row, branch, "open"), f"NVIDIA's own choice from R{OPEN_BY_DEFAULT} on"
     return _there(host, row, branch, "proprietary"), f"NVIDIA's own choice before R{OPEN_BY_DEFAULT}"
