@@ -31,8 +31,8 @@ options:
   hosts:
     description:
       - For each host C(driver) (what M(gpuops.fleet.driver_plan) returned), C(engine) and C(toolkit) (what the filter
-        P(gpuops.fleet.install_plan#filter) gives), and C(system), its name for people. Or C(problem), why that is not known.
-        Or nothing, for a host that was not asked.
+        P(gpuops.fleet.install_plan#filter) gives), and C(system), its name for people. With C(problem), why not all of that is
+        known. Nothing of a host that was not asked.
     type: dict
     required: true
   path:

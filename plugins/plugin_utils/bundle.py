@@ -52,14 +52,14 @@ class Bundle:
         if self.downloads:
             rows = [[each["url"], each["checksum"] or "(none)", each["setting"], ", ".join(each["hosts"])] for each in self.downloads]
             lines += ["", *table([["DOWNLOAD", "CHECKSUM", "SETTING", "HOSTS"], *rows])]
-        return [*lines, *(f"{name}: packages are not known: {reason}" for name, reason in self.unread.items())]
+        return [*lines, *(f"{name}: not all packages are known: {reason}" for name, reason in self.unread.items())]
 
 
 def bundle(manifests: Iterable[Data], hosts: Mapping[str, Data]) -> Bundle:
     """``hosts``: name -> {driver, engine, toolkit, system}, what the three roles would install there.
 
-    They are the roles' plans as their doors give them, {} where a role installs nothing. Or {problem: why that is not known}, or {} of a
-    host that was not asked.
+    They are the roles' plans as their doors give them, {} where a role installs nothing. ``problem``: why not all of it is known. A host
+    that was not asked is {}.
     """
     services = list(manifests)
     images: dict[str, list[str]] = {}
@@ -70,13 +70,13 @@ def bundle(manifests: Iterable[Data], hosts: Mapping[str, Data]) -> Bundle:
         weights = {each["path"]: each["sha256"] for each in manifest["weights"]}
         for path in sorted({*weights, *runtimes.store_paths(manifest)}):
             models.setdefault((path, weights.get(path, "")), []).append(manifest["service"])
-    known = {name: host for name, host in sorted(hosts.items()) if host and not host.get("problem")}
+    known = dict(sorted(hosts.items()))
     return Bundle(
         [{"image": image, "services": names} for image, names in sorted(images.items())],
         [{"path": path, "sha256": checksum or None, "services": names} for (path, checksum), names in sorted(models.items())],
         _packages(known),
         _downloads(known),
-        {name: str(host.get("problem") or "the host was not asked") for name, host in sorted(hosts.items()) if name not in known},
+        {name: str(host.get("problem") or "the host was not asked") for name, host in known.items() if not host or host.get("problem")},
     )
 
 

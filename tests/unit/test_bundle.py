@@ -109,9 +109,10 @@ def test_a_mirror_that_is_set_is_where_the_packages_come_from(manifests: Path) -
 
 
 def test_a_host_whose_needs_are_not_known_is_a_line(manifests: Path) -> None:
-    result = listed(manifests, {"gpu-01": {"problem": "gpu-01: no headers for kernel 6.12"}, "gpu-02": {}})
+    result = listed(manifests, {"gpu-01": {**host(), "problem": "gpu-01: no headers for kernel 6.12"}, "gpu-02": {}})
     assert result["bundle"]["unread"] == {"gpu-01": "gpu-01: no headers for kernel 6.12", "gpu-02": "the host was not asked"}
-    assert "gpu-01: packages are not known: gpu-01: no headers for kernel 6.12" in result["lines"]
+    assert "gpu-01: not all packages are known: gpu-01: no headers for kernel 6.12" in result["lines"]
+    assert {each["what"] for each in result["bundle"]["packages"]} == {"engine", "toolkit"}
 
 
 def test_people_see_each_image_file_package_and_download(manifests: Path) -> None:
