@@ -100,8 +100,8 @@ def _version(plan: Data, package: str) -> str:
     install = plan.get("install")
     if install is not None:
         return str(install.get(package) or "")
-    spec = next((each for each in plan.get("specs") or [] if each.startswith(package) and each != package), package)
-    return str(spec)[len(package) + 1 :]
+    form = re.compile(rf"{re.escape(package)}(?:=|-(?=[0-9]))(.+)")
+    return next((found.group(1) for each in plan.get("specs") or [] if (found := form.fullmatch(each))), "")
 
 
 def _from(plan: Data) -> str:

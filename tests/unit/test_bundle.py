@@ -88,6 +88,7 @@ def test_hosts_that_need_the_same_from_the_same_place_share_a_line(manifests: Pa
     assert driver["packages"] == {"dkms": "", "nvidia-kernel-dkms": "550.163.01-2"}
     assert (driver["from"], driver["setting"]) == ("http://deb.example.com/debian", "nvidia_driver_mirror")
     assert parts["engine", ("gpu-01", "gpu-02", "gpu-03")]["from"] == "the host's own sources"
+    assert set(parts["toolkit", ("gpu-01", "gpu-03")]["packages"].values()) == {""}
     assert parts["toolkit", ("gpu-02",)]["packages"]["nvidia-container-toolkit"] == "1.17.8-*"
     assert parts["toolkit", ("gpu-02",)]["packages"]["nvidia-container-toolkit-base"] == "1.17.8-*"
 
