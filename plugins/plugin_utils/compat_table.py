@@ -152,9 +152,9 @@ class Judge:
             for verdict, numbers in answers:
                 if verdict.answer == "no":
                     worst = told(verdict.findings[0], host)
-                    bar = Bar(f"{worst.message}; rule {worst.rule}", worst.remedy and f"{host}: {worst.remedy}")
+                    refusal = Bar(f"{worst.message}; rule {worst.rule}", worst.remedy and f"{host}: {worst.remedy}")
                     for number in numbers:
-                        found.setdefault(images[number].name, {})[(host, verdict.board)] = bar
+                        found.setdefault(images[number].name, {})[(host, verdict.board)] = refusal
         return dict(found)
 
 

@@ -102,9 +102,9 @@ def gpu_refusal(state: GpuState, need: Need) -> str | None:
     """Why this GPU cannot take one more replica; None when it can."""
     if not need.wants(state.gpu.board):
         return f"of a board that is not wanted ({state.gpu.board})"
-    bar = state.bar(need)
-    if bar is not None:
-        return f"that the compatibility gate refuses ({bar.reason})"
+    barred = state.barred(need)
+    if barred is not None:
+        return f"that the compatibility gate refuses ({barred.reason})"
     refusal = state.refusal(MODE_OF[need.isolation], need.sharing)
     if refusal is not None:
         return refusal
@@ -282,9 +282,9 @@ def _help_gate(case: Case) -> Iterator[str]:
     """A GPU that only the compatibility gate keeps away; what opens the most of them comes first."""
     cures = Counter[str]()
     for state in (state for host in case.hosts for state in host.gpus):
-        bar = state.bar(case.need)
-        if bar is not None and case.need.wants(state.gpu.board) and _could_be(state, replace(case.need, bars={})):
-            cures[bar.remedy or f"{state.host.name}: {bar.reason}"] += 1
+        barred = state.barred(case.need)
+        if barred is not None and case.need.wants(state.gpu.board) and _could_be(state, replace(case.need, bars={})):
+            cures[barred.remedy or f"{state.host.name}: {barred.reason}"] += 1
     yield from (cure for cure, _count in sorted(cures.items(), key=lambda entry: (-entry[1], entry[0])))
 
 

@@ -158,7 +158,7 @@ def _gate_notes(states: Iterable[Host], needs: Iterable[Need], solution: Solutio
     by_service = {need.service: need for need in needs}
     for place in solution.placements:
         bars = by_service[place.service].bars
-        found = next((bar for uuid in place.gpus if (bar := bars.get((place.host, boards.get((place.host, uuid), ""))))), None)
+        found = next((no for uuid in place.gpus if (no := bars.get((place.host, boards.get((place.host, uuid), ""))))), None)
         if found is not None:
             yield f"{place.name} stays on {_at(place)}, where the compatibility gate would not place it: {found.reason}"
 

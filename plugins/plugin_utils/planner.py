@@ -201,7 +201,7 @@ def _still_right(need: Need, place: Placement, host: HostState, states: tuple[Gp
         return False
     if host.free.shortage(need.resources) or not all(_allowed(need, place, state) for state in states):
         return False
-    if changed and any(state.bar(need) for state in states):
+    if changed and any(state.barred(need) for state in states):
         return False
     if place.mode == "shared":
         return place.sharing == need.sharing and states[0].shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None

@@ -53,13 +53,13 @@ class GpuState:
         free = [each for each in self.gpu.instances if not each.outsiders]
         return held, tuple(sorted(each.slice for each in free)), tuple(sorted(each.slice for each in free if each.plain))
 
-    def bar(self, need: Need) -> Bar | None:
+    def barred(self, need: Need) -> Bar | None:
         """The compatibility gate's no to a service on this kind of GPU of this host."""
         return need.bars.get((self.host.name, self.gpu.board))
 
     def serves(self, need: Need) -> bool:
         """May a new place of this service be on this GPU, as far as its owner and the compatibility gate say?"""
-        return need.wants(self.gpu.board) and self.bar(need) is None
+        return need.wants(self.gpu.board) and self.barred(need) is None
 
     def refusal(self, mode: Mode, sharing: Sharing = TIME_SLICE) -> str | None:
         """Why nothing new can be put here in this mode, shared in this way; None when something may."""

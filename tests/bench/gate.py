@@ -39,9 +39,8 @@ CUDAS = [f"{major}.{minor}.{patch}" for major, last in ((11, 8), (12, 9), (13, 0
 def hosts(count: int, seed: int) -> dict[str, dict[str, t.Any]]:
     """Facts of hosts with eight GPUs; nearly every one has a kernel, driver and engine that no other has together."""
     chance = random.Random(seed)
-    drivers = [
-        f"{branch}.{chance.randint(54, 250)}.{chance.randint(1, 20):02}" for branch in (470, 535, 550, 570, 575, 580) for _ in range(4)
-    ]
+    branches = (470, 535, 550, 570, 575, 580) * 4
+    drivers = [f"{branch}.{chance.randint(54, 250)}.{chance.randint(1, 20):02}" for branch in branches]
     found = {}
     for number in range(count):
         name, capability = chance.choice(BOARDS)

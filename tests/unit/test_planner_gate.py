@@ -125,5 +125,5 @@ def test_an_engine_that_does_not_answer_sends_nobody_away() -> None:
     manifest = {"service": "ocr", "image": IMAGE, "runtime": "http", "gpu": {"isolation": "slice"}}
     assert door.judge({}).bars(catalogue, {"h1": machine}, [manifest]) == {}
     machine["engine"] = {"docker": {"present": True, "version": "24.0.0", "cdi": False, "runtimes": ["runc"]}}
-    (bar,) = door.judge({}).bars(catalogue, {"h1": machine}, [manifest])["ocr"].values()
-    assert "gives containers no GPU" in bar.reason
+    (refusal,) = door.judge({}).bars(catalogue, {"h1": machine}, [manifest])["ocr"].values()
+    assert "gives containers no GPU" in refusal.reason
