@@ -7,6 +7,7 @@
 * no product file knows that a simulated fleet exists: the product has one path;
 * every source file says its licence;
 * no Python file is longer than a person can hold in mind;
+* no two test files bear one name, wherever they are: pytest takes them for one module;
 * the collections of requirements.yml and galaxy.yml, and the versions that appear in several places, agree.
 """
 
@@ -91,6 +92,14 @@ def text_findings(name: pathlib.Path) -> c.Iterator[str]:
         yield f"{name}: {length} lines without blank ones and a module's documentation; split it (at most {LONGEST})"
 
 
+def name_findings(names: c.Iterable[pathlib.Path]) -> c.Iterator[str]:
+    """Test files that bear the name of another."""
+    first: dict[str, pathlib.Path] = {}
+    for name in names:
+        if name.parts[0] == "tests" and name.match("test_*.py") and first.setdefault(name.name, name) != name:
+            yield f"{name}: there is a {first[name.name]} already; pytest takes them for one module"
+
+
 def version_findings() -> c.Iterator[str]:
     """Where the same version or range is written twice and differs."""
     galaxy = load(tree.ROOT / "galaxy.yml")
@@ -123,7 +132,9 @@ def pipeline_findings(version: str) -> c.Iterator[str]:
 def main() -> int:
     """Print the findings; 1 if there are any."""
     findings = list(version_findings())
-    for name in tree.project_files():
+    names = list(tree.project_files())
+    findings.extend(name_findings(names))
+    for name in names:
         findings.extend(text_findings(name))
     for role in sorted(path for path in (tree.ROOT / "roles").iterdir() if path.is_dir()):
         findings.extend(role_findings(role))

@@ -100,6 +100,18 @@ def test_a_file_that_breaks_a_rule_of_the_tree_is_named(
     assert words in found
 
 
+def test_two_test_files_of_one_name_are_named() -> None:
+    names = [
+        Path("tests/unit/test_a.py"),
+        Path("tests/unit/test_b.py"),
+        Path("tests/integration/test_a.py"),
+        Path("plugins/modules/test_a.py"),
+    ]
+    assert list(check_tree.name_findings(names)) == [
+        "tests/integration/test_a.py: there is a tests/unit/test_a.py already; pytest takes them for one module"
+    ]
+
+
 def test_documentation_of_a_module_does_not_count_as_its_length() -> None:
     shown = 'DOCUMENTATION = r"""\n' + "line\n" * 600 + '"""\n'
     assert check_tree.written_lines("import os\n\n" + shown + "\nTEXT = 1\n") == 2
