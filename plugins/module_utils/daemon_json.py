@@ -186,8 +186,14 @@ class _Merge:
         result = dict(present)
         for key, value in wished.items():
             path = f"{where}/{key}" if where else key
-            result[key] = self.value(path, present[key], value) if key in present else value
+            result[key] = self.value(path, present[key], value) if key in present else self.new(path, value)
         return result
+
+    def new(self, where: str, wished: t.Any) -> t.Any:
+        """What nobody has set yet. A wish may name one thing twice: that is a contradiction as well, or the last one counts."""
+        if isinstance(wished, dict):
+            return self.mapping(where, {}, wished)
+        return self.items(where, [], wished) if isinstance(wished, list) else wished
 
     def value(self, where: str, present: t.Any, wished: t.Any) -> t.Any:
         if isinstance(present, dict) and isinstance(wished, dict):
@@ -207,7 +213,7 @@ class _Merge:
             name = _identity(where, item)
             at = next((index for index, other in enumerate(result) if _identity(where, other) == name), None)
             if at is None:
-                result.append(item)
+                result.append(self.new(f"{where}/{name}", item) if isinstance(item, dict) else item)
             else:
                 result[at] = self.value(f"{where}/{name}" if isinstance(item, dict) else where, result[at], item)
         return result

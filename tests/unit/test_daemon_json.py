@@ -67,6 +67,13 @@ def test_a_merge_that_replaces_is_made_once(present: dict[str, t.Any], wished: d
     assert all(files._same(once[key], value) for key, value in present.items() if key not in wished)
 
 
+def test_a_wish_that_names_one_thing_twice_contradicts_itself() -> None:
+    twice = {"labels": ["rack=7", "rack=8"]}
+    with pytest.raises(FleetError, match='labels is "rack=7" there and "rack=8" is wished'):
+        files.merge({}, twice)
+    assert files.merge({}, twice, replace=True) == {"labels": ["rack=8"]}
+
+
 @QUICK
 @given(present=settings, wished=settings)
 def test_a_merge_takes_nothing_away_and_names_every_contradiction(present: dict[str, t.Any], wished: dict[str, t.Any]) -> None:
