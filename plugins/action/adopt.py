@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, layouts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.adoption import UNASSIGNED, adopt_fleet
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.claims import WATCHERS
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
 
@@ -33,7 +32,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         texts,
         door.last_plans(plans, FLEET),
         arguments["hosts"],
-        Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data),
+        door.catalogue(),
         team=arguments["team"],
         taken=[os.path.splitext(os.path.basename(path))[0] for path, _text in texts],
         watchers=arguments["ignore_images"],
@@ -45,19 +44,16 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         files[os.path.join(plans, f"{FLEET}.yml")] = adopted.fleet
     if arguments["layouts"] is not None:
         files.update({os.path.join(arguments["layouts"], f"{name}.yml"): text for name, text in exported.items()})
-    before = {path: door.read_text_or_none(path) for path in files}
     if not check_mode:
         # Playbook plan wants it to be there, also where nobody was found.
         door.make_directory(manifests)
-        door.write_all(files)
-    result = {
-        "changed": any(before[path] != text for path, text in files.items()),
+    return {
         "table": adopted.table,
         "services": sorted(adopted.manifests),
         "left_out": [{"host": left.host, "what": left.what, "reason": left.reason} for left in adopted.left_out],
         "layouts": exported,
+        **door.put(files, check_mode, diff),
     }
-    return {**result, "diff": door.diffs(files, before)} if diff else result
 
 
 class ActionModule(door.Door):

@@ -27,13 +27,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     manifests = read_manifests(door.read_texts(arguments["manifests"]), door.known_runtimes([*arguments["templates"], TEMPLATES]))
     found = bundle((manifest.data() for manifest in manifests), arguments["hosts"])
     files = {arguments["path"]: json.dumps(found.data(), indent=1) + "\n"}
-    before = {path: door.read_text_or_none(path) for path in files}
-    result: dict[str, t.Any] = {"changed": before != files, "lines": found.lines(), "bundle": found.data()}
-    if diff:
-        result["diff"] = door.diffs(files, before)
-    if not check_mode:
-        door.write_all(files)
-    return result
+    return {"lines": found.lines(), "bundle": found.data(), **door.put(files, check_mode, diff)}
 
 
 class ActionModule(door.Door):

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 from ansible_collections.gpuops.fleet.plugins.action.plan import TEMPLATES
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import judge_services
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
 
@@ -29,7 +28,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 def run(arguments: Mapping[str, t.Any], check_mode: bool = False, diff: bool = False) -> dict[str, t.Any]:
     """Judge, and unless in check mode write what was judged. :raises FleetError: a manifest is wrong, or the date is none."""
     judge = door.judge(arguments["images"], arguments.get("images_file"))
-    catalogue = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
+    catalogue = door.catalogue()
     manifests = read_manifests(door.read_texts(arguments["manifests"]), door.known_runtimes([*arguments["templates"], TEMPLATES]))
     images = judge.images(manifest.data() for manifest in manifests)
     judged = judge_services(judge.facts, catalogue, arguments["hosts"], images, arguments["today"])
@@ -37,12 +36,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool = False, diff: bool = F
     if arguments.get("dest"):
         paper = {"schema": 1, "today": arguments["today"], "verdicts": result["verdicts"], "unread": dict(sorted(judged.unread.items()))}
         files = {arguments["dest"]: json.dumps(paper, indent=1, sort_keys=True) + "\n"}
-        before = {path: door.read_text_or_none(path) for path in files}
-        result["changed"] = before != files
-        if diff:
-            result["diff"] = door.diffs(files, before)
-        if not check_mode:
-            door.write_all(files)
+        result.update(door.put(files, check_mode, diff))
     return result
 
 

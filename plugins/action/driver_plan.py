@@ -9,8 +9,6 @@ import typing as t
 from collections.abc import Mapping
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import CompatFacts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.driver_names import Boards, DriverPackages, policy_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.driver_plan import plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.driver_wish import Tables
@@ -41,9 +39,9 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 
 def tables() -> Tables:
     """The facts that the collection brings."""
-    catalogue = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
+    catalogue = door.catalogue()
     packages = DriverPackages(door.read_data("driver_packages.yml"))
-    return Tables(CompatFacts(door.read_data("compat.yml")), packages, Boards(door.read_data("pci_chips.yml"), catalogue))
+    return Tables(door.compat_facts(), packages, Boards(door.read_data("pci_chips.yml"), catalogue))
 
 
 def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.room_gpus import explain_board, explain_hosts
 
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
@@ -23,7 +22,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 
 def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
     """Explain. :raises FleetError: no such GPU, board or layout."""
-    catalogue = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
+    catalogue = door.catalogue()
     if arguments["board"] is None:
         text, data = explain_hosts(arguments["hosts"], catalogue, arguments["gpu"], arguments["layout"])
     elif arguments["layout"] is None or arguments["gpu"] is not None:

@@ -52,12 +52,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     if arguments.get("pages"):
         texts = service_page.draw_all(drawer, pages, live=False)
         files = {os.path.join(arguments["pages"], f"{name or 'index'}.html"): text for name, text in texts.items()}
-        before = {path: door.read_text_or_none(path) for path in files}
-        result["changed"] = before != files
-        if diff:
-            result["diff"] = door.diffs(files, before)
-        if not check_mode:
-            door.write_all(files)
+        result.update(door.put(files, check_mode, diff))
     return result
 
 

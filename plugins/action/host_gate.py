@@ -10,8 +10,6 @@ from collections.abc import Mapping
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import CompatFacts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_gate import judge_host
 
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
@@ -23,8 +21,8 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
 
 def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
     """Judge. :raises FleetError: the host does not pass; everything that keeps it from that, in one line."""
-    catalogue = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
-    facts = CompatFacts(door.read_data("compat.yml"))
+    catalogue = door.catalogue()
+    facts = door.compat_facts()
     found = judge_host(facts, catalogue, arguments["host"], arguments["facts"], arguments["today"])
     if found["no"]:
         raise FleetError(" | ".join(found["no"]))

@@ -96,21 +96,15 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
 def _written(
     files: Mapping[str, str], changes: Changes, unplaced: list[dict[str, t.Any]], check_mode: bool, diff: bool
 ) -> dict[str, t.Any]:
-    before = {path: door.read_text_or_none(path) for path in files}
-    result: dict[str, t.Any] = {
-        "changed": before != dict(files),
+    return {
         "summary": changes.widget(),
         "table": lines(changes, unplaced),
         "unplaced": unplaced,
         "work": [
             {"job": name_of(work), "service": work.service, "host": work.host, "kind": work.kind, "why": work.why} for work in changes.work
         ],
+        **door.put(files, check_mode, diff),
     }
-    if diff:
-        result["diff"] = door.diffs(files, before)
-    if not check_mode:
-        door.write_all(files)
-    return result
 
 
 def _plans(directory: str) -> dict[str, Mapping[str, t.Any]]:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
@@ -50,7 +49,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         door.read_texts(arguments["manifests"]),
         door.last_plans(plans, FLEET),
         arguments["hosts"],
-        Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data),
+        door.catalogue(),
         door.known_runtimes([*arguments["templates"], TEMPLATES]),
         move=Move(**arguments["move"]) if arguments.get("move") else None,
         last_fleet=None if last_fleet is None else (fleet, last_fleet),
@@ -58,15 +57,10 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     )
     files = {os.path.join(plans, f"{name}.yml"): plan.text for name, plan in planned.plans.items()}
     files[fleet] = planned.fleet
-    before = {path: door.read_text_or_none(path) for path in files}
     result = _result(planned, arguments["hosts"])
     if result["unread"]:
         return result
-    result["changed"] = any(before[path] != text for path, text in files.items())
-    if diff:
-        result["diff"] = door.diffs(files, before)
-    if not check_mode:
-        door.write_all(files)
+    result.update(door.put(files, check_mode, diff))
     if arguments["fail_unplaced"] and planned.unplaced:
         lines = [f"{each['service']} replica {each['replica']}: {each['reason']}" for each in planned.unplaced]
         result.update(failed=True, msg="\n".join(lines))

@@ -13,7 +13,6 @@ from dataclasses import asdict
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.replacing import mentions, propose, published_facts
 
@@ -33,7 +32,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         arguments["hosts"],
         door.last_plans(plans, FLEET),
         {name: known for name in arguments["hosts"] if (known := _published(name, facts)) is not None},
-        Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data),
+        door.catalogue(),
     )
     texts = door.texts_below(arguments["inventory"], [plans, facts]) if arguments["inventory"] is not None and proposal.exchanges else []
     lines, rewritten = mentions(proposal.exchanges, texts)

@@ -36,13 +36,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     template = door.read_text(arguments.get("template") or door.DATA / TEMPLATE)
     text = render(template, report, title=arguments["title"], generated=arguments["generated"])
     files = {arguments["path"]: text}
-    before = {path: door.read_text_or_none(path) for path in files}
-    result = {"changed": before != files, "path": arguments["path"], "summary": report.summary()}
-    if diff:
-        result["diff"] = door.diffs(files, before)
-    if not check_mode:
-        door.write_all(files)
-    return result
+    return {"path": arguments["path"], "summary": report.summary(), **door.put(files, check_mode, diff)}
 
 
 def read_inputs(arguments: Mapping[str, t.Any]) -> Inputs:

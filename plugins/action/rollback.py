@@ -24,13 +24,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     directory = arguments["manifests"]
     back = back_to(arguments["service"], arguments["to"] or None, arguments["kept"], door.read_texts(directory), directory)
     files = {back.file: back.text}
-    before = {back.file: door.read_text_or_none(back.file)}
-    result: dict[str, t.Any] = {"changed": before != files, "file": back.file, "digest": back.digest, "line": back.line}
-    if diff:
-        result["diff"] = door.diffs(files, before)
-    if not check_mode:
-        door.write_all(files)
-    return result
+    return {"file": back.file, "digest": back.digest, "line": back.line, **door.put(files, check_mode, diff)}
 
 
 class ActionModule(door.Door):

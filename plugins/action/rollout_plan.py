@@ -9,7 +9,6 @@ import typing as t
 from collections.abc import Mapping
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import read_plan, to_text
@@ -38,7 +37,7 @@ def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
     name = arguments["host"]
     manifests = read_manifests(door.read_texts(arguments["manifests"]))
     facts = check_facts(name, arguments["facts"])
-    catalogue = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
+    catalogue = door.catalogue()
     site = Site(
         name=name,
         plan=read_plan(f"plan of {name}", to_text(arguments["plan"])),

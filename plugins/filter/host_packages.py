@@ -10,7 +10,6 @@ import typing as t
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, host_packages
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import CompatFacts
 
 
 def install_plan(facts: t.Mapping[str, t.Any], what: str, **wish: t.Any) -> dict[str, t.Any]:
@@ -25,7 +24,7 @@ def install_plan(facts: t.Mapping[str, t.Any], what: str, **wish: t.Any) -> dict
 
 def engine_settings(asked: t.Mapping[str, t.Any], packages: t.Mapping[str, t.Any], cdi: bool = True) -> dict[str, t.Any]:
     """What the engine shall be told: ``asked``, and CDI where it has to be switched on."""
-    facts = CompatFacts(door.read_data("compat.yml"))
+    facts = door.compat_facts()
     try:
         return host_packages.settings(facts, host_packages.engine_version(packages), asked, cdi)
     except FleetError as error:
@@ -39,7 +38,7 @@ def engine_version(packages: t.Mapping[str, t.Any]) -> str:
 
 def toolkit_refusal(toolkit: str | None, mode: str) -> str:
     """Why this version of the container toolkit does not serve this mode; empty when it does."""
-    return host_packages.toolkit_refusal(CompatFacts(door.read_data("compat.yml")), toolkit, mode)
+    return host_packages.toolkit_refusal(door.compat_facts(), toolkit, mode)
 
 
 class FilterModule:

@@ -147,7 +147,7 @@ facts:
       returned: always
       type: list
       elements: dict
-      sample: [{uris: ['http://deb.debian.org/debian'], suites: [trixie], components: [main], signed_by: ''}]
+      sample: [{uris: ['http://mirror.example.com/debian'], suites: [trixie], components: [main], signed_by: ''}]
     repository:
       description: Text of the file with which the role tells apt or dnf of another source; V(none) where there is none.
       returned: always

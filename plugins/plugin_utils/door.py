@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import CompatFacts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.images import read_record, variables_by_digest
@@ -81,11 +82,21 @@ def read_data(name: str) -> Located:
     return read_yaml(read_text(DATA / name), f"data/{name}")
 
 
+def catalogue() -> Catalogue:
+    """The boards and geometries that the collection knows."""
+    return Catalogue(read_data("boards.yml").data, read_data("geometry.yml").data)
+
+
+def compat_facts() -> CompatFacts:
+    """What the collection knows of drivers, CUDA and GPUs."""
+    return CompatFacts(read_data("compat.yml"))
+
+
 def judge(variables: Mapping[str, Sequence[str]], record: str | None = None) -> Judge:
     """The compatibility gate with the collection's own facts. ``variables``: of images, by their names in manifests; they rule over those
     in ``record``, the file that playbook images writes. FleetError when that one is damaged."""
     recorded = variables_by_digest(read_record(record, read_text_or_none(record))) if record else {}
-    return Judge(CompatFacts(read_data("compat.yml")), read_data("runtimes.yml").data, {**recorded, **variables})
+    return Judge(compat_facts(), read_data("runtimes.yml").data, {**recorded, **variables})
 
 
 def yaml_files(directory: str | os.PathLike[str]) -> list[str]:
@@ -189,6 +200,14 @@ def write_all(files: Mapping[str, str]) -> list[str]:
     for path in changed:
         write_text(path, files[path])
     return changed
+
+
+def put(files: Mapping[str, str], check_mode: bool, diff: bool) -> dict[str, t.Any]:
+    """Write those whose text differs, unless in check mode; ``changed``, and with ``diff`` what Ansible shows of it, for the result."""
+    before = {path: read_text_or_none(path) for path in files}
+    if not check_mode:
+        write_all(files)
+    return {"changed": before != dict(files), **({"diff": diffs(files, before)} if diff else {})}
 
 
 def remove_all(paths: Iterable[str]) -> None:

@@ -171,7 +171,7 @@ class Policy(Strict):
     key_checksum: str = ""
     runfile: str = ""
     runfile_checksum: str = ""
-    packages: list[str] = []  # noqa: RUF012
+    packages: list[str] = []  # noqa: RUF012 # the same
     persistence: bool = True
     fabric_manager: t.Literal["auto", "always", "never"] = "auto"
-    space: dict[str, int] = {}  # noqa: RUF012
+    space: dict[str, int] = {}  # noqa: RUF012 # the same

@@ -18,10 +18,10 @@ if t.TYPE_CHECKING:
 
 KERNEL = "6.12.107+deb13-amd64"
 MADISON = """\
-nvidia-smi | 550.163.01-2 | http://deb.debian.org/debian trixie/non-free amd64 Packages
-nvidia-smi | 535.261.03-1 | http://deb.debian.org/debian bookworm/non-free amd64 Packages
+nvidia-smi | 550.163.01-2 | http://mirror.example.com/debian trixie/non-free amd64 Packages
+nvidia-smi | 535.261.03-1 | http://mirror.example.com/debian bookworm/non-free amd64 Packages
 nvidia-smi | 550.163.01-2 | http://other.example.com/debian trixie/non-free amd64 Packages
-nvidia-graphics-drivers | 550.163.01-2 | http://deb.debian.org/debian trixie/non-free Sources
+nvidia-graphics-drivers | 550.163.01-2 | http://mirror.example.com/debian trixie/non-free Sources
 """
 STATUS = """\
 Package: nvidia-smi
@@ -52,7 +52,7 @@ class Tree:
         self.write("etc/os-release", 'ID=debian\nVERSION_ID="13"\nVERSION_CODENAME=trixie\n')
         self.write("proc/sys/kernel/osrelease", f"{KERNEL}\n")
         self.write("var/lib/dpkg/status", STATUS)
-        self.write("var/lib/apt/lists/deb.debian.org_debian_dists_trixie_main_binary-amd64_Packages.lz4", "")
+        self.write("var/lib/apt/lists/mirror.example.com_debian_dists_trixie_main_binary-amd64_Packages.lz4", "")
         (root / "sys/bus/pci/devices").mkdir(parents=True)
 
     def write(self, path: str, text: str | bytes) -> Path:

@@ -61,7 +61,7 @@ def bare(*devices: str, system: tuple[str, str] = ("debian", "13"), **changed: t
         "candidates": None,
         "sources": [
             {
-                "uris": ["http://deb.debian.org/debian"],
+                "uris": ["http://mirror.example.com/debian"],
                 "suites": ["trixie", "trixie-updates"],
                 "components": ["main"],
                 "signed_by": "/k.gpg",
@@ -198,7 +198,7 @@ def test_debians_components_come_from_where_the_host_has_its_main() -> None:
     assert found["path"] == "/etc/apt/sources.list.d/gpuops-fleet-nvidia.sources"
     assert found["text"].splitlines()[1:] == [
         "Types: deb",
-        "URIs: http://deb.debian.org/debian",
+        "URIs: http://mirror.example.com/debian",
         "Suites: trixie trixie-updates",
         "Components: contrib non-free non-free-firmware",
         "Signed-By: /k.gpg",
