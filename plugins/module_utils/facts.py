@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ansible_collections.gpuops.fleet.plugins.module_utils import drains, host, plan_record, service_leases
+from ansible_collections.gpuops.fleet.plugins.module_utils import drains, host, mig_state, plan_record, service_leases
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import Engine, VersionProbe, absent, resolve_devices
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.holders import OpenFile, merge, open_files
@@ -157,6 +157,7 @@ class _GpuReader:
     gpus: list[_Facts] = field(default_factory=list)
     _boards: dict[tuple[str, ...], Handle] = field(default_factory=dict)
     _files: list[OpenFile] | None = None
+    _temporary: set[tuple[str, int, str]] | None = None
 
     def read(self, containers: list[_Facts] | None) -> None:
         """Fill ``driver``, ``geometries`` and ``gpus``, and turn the device names of ``containers`` into UUIDs."""
@@ -260,7 +261,13 @@ class _GpuReader:
         instances = self._ask(gpu, "mig.instances", nvml.gpu_instances, handle, essential=True) if mode.current else []
         if instances is None:
             return []
-        mig["instances"] = [_instance(instance) for instance in instances]
+        if self._temporary is None:
+            state_dir = Path(self.options.state_dir)
+            self._temporary = self.notes.attempt("mig.instances", lambda: mig_state.temporary(state_dir)) or set()
+        mig["instances"] = [
+            {**_instance(instance), **({"temporary": True} if (gpu["uuid"], instance.start, instance.profile) in self._temporary else {})}
+            for instance in instances
+        ]
         return instances
 
     def _read_geometry(self, nvml: Nvml, handle: Handle, gpu: _Facts) -> str | None:

@@ -470,7 +470,7 @@ def wish_to_return(gpu: Gpu) -> Wish:
 
 def wish_reached(plan: Plan) -> Wish:
     """What the plan leads to, or will when a mode that waits is in force: each slice with its start."""
-    return Wish(plan.gpu.uuid, plan.wish.mig, plan.target)
+    return Wish(plan.gpu.uuid, plan.wish.mig, plan.target, temporary=plan.wish.temporary)
 
 
 def cut_after(plan: Plan, wanted: Wanted) -> tuple[int, ...] | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import resolve_devices
@@ -100,7 +100,7 @@ class Look:
         chosen = self._chosen(selectors) if selectors else []
         named = [(wish, self.uuid(wish.gpu)) for wish in parse_layout([*layout, *chosen])]
         refuse_twins((wish.gpu, uuid) for wish, uuid in named)
-        return [Wish(uuid, wish.mig, wish.slices, wish.source) for wish, uuid in named]
+        return [replace(wish, gpu=uuid) for wish, uuid in named]
 
     def _chosen(self, selectors: Sequence[_Data]) -> list[dict[str, t.Any]]:
         """What the selectors wish. FleetError as of ``resolve_selectors``, but a named GPU that is lost is said to be lost."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import typing as t
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.module_utils import lease as leases
@@ -41,7 +41,6 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import GPU_
 __all__ = ["Options", "Result", "apply", "base_lines", "restore"]
 
 KNOWN_AFTER_APPLY = "(known after apply)"
-_JOURNAL = "mig-journal.json"
 # A way back is tried this often: what failed once may work when the rest is done.
 _ATTEMPTS = 2
 _RUN_AGAIN = "when the cause is gone, the next run with this layout, or the host's agent, completes the change"
@@ -116,7 +115,7 @@ def _restore(options: Options) -> Result:
         notes.append(f"the remembered layout is of no use ({error})")
         if not options.check:
             notes.append(mig_state.put_aside(options.state_dir))
-    unfinished = Journal(options.state_dir / _JOURNAL).unfinished(repair=not options.check)
+    unfinished = Journal(options.state_dir / mig_state.JOURNAL).unfinished(repair=not options.check)
     lines.update(unfinished.wish)
     if unfinished.words is not None:
         notes.append(unfinished.words)
@@ -163,7 +162,7 @@ class _Run:
     def __init__(self, nvml: Nvml, options: Options) -> None:
         self.nvml = nvml
         self.options = options
-        self.journal = Journal(options.state_dir / _JOURNAL)
+        self.journal = Journal(options.state_dir / mig_state.JOURNAL)
         self.look = Look(nvml, options)
         self.hands = Hands(self.look)
         self.services = Services(options.systemctl, options.driver_services, self.journal)
@@ -457,7 +456,8 @@ class _Run:
             gpu = seen[plan.gpu.uuid]
             if gpu.mode is not None:
                 in_force = gpu.mode.current == plan.wish.mig
-                lines[gpu.uuid] = line_of(wish_to_return(gpu) if in_force else wish_reached(plan))
+                wish = wish_to_return(gpu) if in_force else wish_reached(plan)
+                lines[gpu.uuid] = line_of(replace(wish, temporary=plan.wish.temporary))
         return lines
 
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The layout that a host remembers, because GPU instances survive no reboot and the MIG mode not on every board.
 
-``layout.json``: ``{format: 1, gpus: {UUID: {mig, slices: [{profile, start, compute}]}}}``, lines as of ``mig_wish.line_of``.
+``layout.json``: ``{format: 1, gpus: {UUID: {mig, slices: [{profile, start, compute, temporary?}]}}}``, lines as of ``mig_wish.line_of``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.module_utils.journal import read_json, write_json
+from ansible_collections.gpuops.fleet.plugins.module_utils.journal import Journal, read_json, write_json
 
 FORMAT = 1
+JOURNAL = "mig-journal.json"
 _FILE = "layout.json"
 
 
@@ -30,6 +31,18 @@ def remembered(state_dir: Path) -> dict[str, t.Any]:
         hint = "apply the layout again: that writes the file anew"
         raise FleetError(f"it has format {data.get('format')} and this release knows format {FORMAT}", file=str(path), hint=hint)
     return dict(data["gpus"])
+
+
+def temporary(state_dir: Path) -> set[tuple[str, int, str]]:
+    """(GPU, start, profile) of slices that were made for a while: those remembered, and those of a change that never came to its end.
+
+    Whether they exist, NVML says. FleetError as of :func:`remembered`.
+    """
+    lines = [*remembered(state_dir).items(), *Journal(state_dir / JOURNAL).unfinished(repair=False).wish.items()]
+    try:
+        return {(gpu, int(one["start"]), str(one["profile"])) for gpu, line in lines for one in line["slices"] if one.get("temporary")}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FleetError(f"what is remembered of slices cannot be read: {type(error).__name__} {error}") from error
 
 
 def put_aside(state_dir: Path) -> str:

@@ -46,13 +46,14 @@ class Wanted:
 class Wish:
     """What one GPU shall be: MIG on or off, and all the slices it shall have (None: those that it has).
 
-    ``source``: file and line of the entry that says so, for messages.
+    ``source``: file and line of the entry that says so, for messages. ``temporary``: starts of those that go again soon.
     """
 
     gpu: str
     mig: bool
     slices: tuple[Wanted, ...] | None
     source: str | None = None
+    temporary: frozenset[int] = frozenset()
 
 
 def split_profile(name: str) -> tuple[str, int | None]:
@@ -74,7 +75,10 @@ def split_profile(name: str) -> tuple[str, int | None]:
 
 
 def parse_layout(layout: Sequence[Mapping[str, t.Any]]) -> list[Wish]:
-    """Option ``layout`` of module ``mig``: ``[{gpu, mig, instances: [{profile, start?, count?, compute?}]}]``. FleetError names fields."""
+    """Option ``layout`` of module ``mig``: ``[{gpu, mig, instances: [{profile, start?, count?, compute?, temporary?}]}]``.
+
+    FleetError names fields.
+    """
     return [_parse_wish(entry, f"layout[{number}]") for number, entry in enumerate(layout)]
 
 
@@ -99,7 +103,8 @@ def _parse_wish(entry: Mapping[str, t.Any], field: str) -> Wish:
             inside.setdefault((wanted.profile, wanted.start), []).extend([part] * count)
     for (profile, start), parts in inside.items():
         whole += _pack(profile, start, parts, f"{field}.instances")
-    return Wish(gpu, mig, tuple(whole), entry.get("source"))
+    temporary = frozenset(int(item["start"]) for item in instances if item.get("temporary"))
+    return Wish(gpu, mig, tuple(whole), entry.get("source"), temporary)
 
 
 def _parse_instance(item: Mapping[str, t.Any], field: str) -> tuple[Wanted, int, int | None]:
@@ -124,6 +129,9 @@ def _parse_instance(item: Mapping[str, t.Any], field: str) -> tuple[Wanted, int,
     if start is not None and count != 1 and part is None:
         message = f"{count} instances cannot start at memory slice {start}"
         raise FleetError(message, field=f"{field}.count", hint="leave out start or count")
+    if item.get("temporary") and start is None:
+        message = "what goes again has to be said by its start"
+        raise FleetError(message, field=f"{field}.temporary", hint="write start, or leave out temporary")
     if compute == "keep" and start is None:
         hint = "write start, or compute: full"
         raise FleetError("what a slice keeps cannot be said without its start", field=f"{field}.compute", hint=hint)
@@ -151,20 +159,26 @@ def _pack(profile: str, start: int | None, parts: Iterable[int], field: str) -> 
 
 
 def line_of(wish: Wish) -> dict[str, t.Any]:
-    """A wish as the host remembers it: ``{mig, slices: [{profile, start, compute, parts?}]}``; ``compute`` None: one that fills it."""
-    return {"mig": wish.mig, "slices": [_slice_line(one) for one in wish.slices or ()]}
+    """A wish as the host remembers it: ``{mig, slices: [{profile, start, compute, parts?, temporary?}]}``.
+
+    ``compute`` None: one that fills it.
+    """
+    return {"mig": wish.mig, "slices": [_slice_line(one, one.start in wish.temporary) for one in wish.slices or ()]}
 
 
-def _slice_line(one: Wanted) -> dict[str, t.Any]:
+def _slice_line(one: Wanted, temporary: bool) -> dict[str, t.Any]:
     line: dict[str, t.Any] = {"profile": one.profile, "start": one.start, "compute": None if one.compute is None else list(one.compute)}
-    return line if one.parts is None else {**line, "parts": list(one.parts)}
+    if one.parts is not None:
+        line["parts"] = list(one.parts)
+    return {**line, "temporary": True} if temporary else line
 
 
 def wish_of_line(gpu: str, line: t.Any) -> Wish:
     """Read back what :func:`line_of` wrote. FleetError when it is of another form."""
     try:
-        return Wish(gpu, bool(line["mig"]), tuple(_remembered(one) for one in line["slices"]))
-    except (KeyError, TypeError, ValueError) as error:
+        temporary = frozenset(int(one["start"]) for one in line["slices"] if one.get("temporary"))
+        return Wish(gpu, bool(line["mig"]), tuple(_remembered(one) for one in line["slices"]), temporary=temporary)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FleetError(f"what is remembered of GPU {gpu} cannot be read: {type(error).__name__} {error}") from error
 
 

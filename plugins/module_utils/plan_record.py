@@ -23,6 +23,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.module_utils.journal import read_json, write_json
 
 PLAN_FORMAT = 1
+SURGE = "-surge"
 # What the lines of a plan always have (docs/plan.md).
 _BASE, _LAYOUT, _SERVICE = {"gpu", "mig", "instances"}, {"gpu"}, {"service", "replica"}
 _Record = Mapping[str, t.Any]
@@ -60,6 +61,11 @@ def digest_of_plan(layout: Sequence[_Line], services: Sequence[_Line]) -> str:
 def name_of(line: _Line) -> str:
     """``receipt-ocr-1``: the replica of a service, as its directory and its compose project are named."""
     return f"{line['service']}-{line['replica']}"
+
+
+def surge_name(service: str) -> str:
+    """``receipt-ocr-surge``: compose project and directory of a new version that runs beside the old one."""
+    return f"{service}{SURGE}"
 
 
 def managed(line: _Line) -> bool:

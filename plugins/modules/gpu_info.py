@@ -422,6 +422,7 @@ facts:
               sample: 3f0c9b1d2e4a
             instances:
               description: GPU instances by start, each with its compute instances. One without compute instances can be used by nobody yet.
+                One with RV(ignore:temporary) was made for a rollout and goes when that ends.
               returned: always
               type: list
               elements: dict

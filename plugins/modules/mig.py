@@ -92,6 +92,14 @@ options:
             type: str
             choices: [full, exact, keep]
             default: full
+          temporary:
+            description:
+              - The slice is there for a while only, as for the new version of a service beside the old one.
+                The host remembers that, also when whoever made it dies. Its facts tell it, and plans leave such a slice out.
+              - Only with O(layout[].instances[].start).
+            type: bool
+            default: false
+            version_added: 0.2.0
   config:
     description:
       - Layout file in the v1 format of NVIDIA mig-parted, on the controller. Needs O(label).
@@ -320,6 +328,7 @@ _INSTANCE: dict[str, t.Any] = {
     "start": {"type": "int"},
     "count": {"type": "int", "default": 1},
     "compute": {"type": "str", "choices": ["full", "exact", "keep"], "default": "full"},
+    "temporary": {"type": "bool", "default": False},
 }
 _GPU: dict[str, t.Any] = {
     "gpu": {"type": "str", "required": True},

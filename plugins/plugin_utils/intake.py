@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.drains import words
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice, find_profile, parse_slice, why_not
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import mps_client_limit
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import surge_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.claims import only_watches
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
@@ -165,7 +166,10 @@ def _gpu(entry: Facts, facts: Facts, catalogue: Catalogue, here: Sequence[Placem
     geometry = _geometry(entry, facts, catalogue)
     uuid = str(entry.get("uuid") or f"(GPU {entry.get('index')})")
     on_gpu, on_slice = _outsiders(entry, facts, uuid, here)
-    instances = tuple(sorted((_instance(each, on_slice) for each in mig.get("instances") or ()), key=lambda instance: instance.slice))
+    planned = {placement.slice for placement in here if uuid in placement.gpus}
+    surges = {surge_name(placement.service) for placement in here}
+    found = (_instance(each, on_slice, planned, surges) for each in mig.get("instances") or ())
+    instances = tuple(sorted((each for each in found if each is not None), key=lambda instance: instance.slice))
     return Gpu(
         uuid=uuid,
         pci=str(entry.get("pci") or ""),
@@ -199,10 +203,15 @@ def _blocked(entry: Facts, geometry: Geometry | None, instances: Sequence[Instan
     return f"with a slice that its geometry does not have ({unknown[0]})" if unknown else None
 
 
-def _instance(entry: Facts, outsiders: Mapping[t.Any, tuple[str, ...]]) -> Instance:
+def _instance(
+    entry: Facts, outsiders: Mapping[t.Any, tuple[str, ...]], planned: Collection[Slice | None], surges: Collection[str]
+) -> Instance | None:
+    """A slice as the planner sees it; None for one that a rollout left, which goes at the next occasion."""
     parts = entry.get("ci") or []
     plain = len(parts) == 0 or (len(parts) == 1 and parts[0].get("profile") == entry["profile"])
-    return Instance(Slice(int(entry["start"]), str(entry["profile"])), plain, outsiders.get(entry.get("gi"), ()))
+    one, who = Slice(int(entry["start"]), str(entry["profile"])), outsiders.get(entry.get("gi"), ())
+    temporary = bool(entry.get("temporary")) and one not in planned and set(who) <= set(surges)
+    return None if temporary and not who else Instance(one, plain, who, temporary)
 
 
 def _outsiders(entry: Facts, facts: Facts, uuid: str, here: Sequence[Placement]) -> tuple[tuple[str, ...], dict[t.Any, tuple[str, ...]]]:

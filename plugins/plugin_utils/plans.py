@@ -238,7 +238,7 @@ def _layout_lines(host: Host, solution: Solution, facts: Data, before: Sequence[
     """GPUs that a decision touches, and those in MIG mode that were found and adopted, for as long as no decision touches them.
 
     A slice that was found without a compute instance stays so until a service is placed on it; one that a plan has asked for
-    and that has none was left by a crash, and is made whole.
+    and that has none was left by a crash, and is made whole. What a surge holds goes with it, so that no layout has it.
     """
     lines: list[dict[str, t.Any]] = []
     found = {line["gpu"] for line in before if line.get("found")}
@@ -256,7 +256,8 @@ def _layout_lines(host: Host, solution: Solution, facts: Data, before: Sequence[
         else:
             continue
         lines.append(line)
-        for one in slices:
+        temporary = {one.slice for one in gpu.instances if one.temporary}
+        for one in (one for one in slices if one not in temporary):
             kept = {"compute": "keep"} if (gpu.uuid, one) in keep else {}
             lines.append({"gpu": gpu.uuid, "profile": one.profile, "start": one.start, **kept})
     return lines

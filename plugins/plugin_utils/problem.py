@@ -57,11 +57,15 @@ class Resources:
 
 @dataclass(frozen=True)
 class Instance:
-    """A GPU instance that is on the board now. ``plain``: one compute instance fills it, or none is there yet."""
+    """A GPU instance that is on the board now. ``plain``: one compute instance fills it, or none is there yet.
+
+    ``temporary``: made for a rollout whose surge holds it still; it goes with that, so that no layout has it.
+    """
 
     slice: Slice
     plain: bool = True
     outsiders: tuple[str, ...] = ()
+    temporary: bool = False
 
 
 @dataclass(frozen=True)

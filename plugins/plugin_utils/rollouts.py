@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import device_of, managed, name_of
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import device_of, managed, name_of, surge_name
 from ansible_collections.gpuops.fleet.plugins.module_utils.versions import FAILED
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import HostPlan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site, Surge, Surges, project_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site, Surge, Surges
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines
 
 Data = Mapping[str, t.Any]
@@ -66,8 +66,8 @@ def host_rollouts(
                 "line": _line(site.name, rolled, place) if rolled else "",
             }
         )
-    kept = {project_of(service) for service in left}
-    stray = {str(box.get("project")) for box in site.facts.get("containers") or ()} & {project_of(name) for name in site.services()}
+    kept = {surge_name(service) for service in left}
+    stray = {str(box.get("project")) for box in site.facts.get("containers") or ()} & {surge_name(name) for name in site.services()}
     return {
         "layout": surges.layout(),
         "restore": surges.restore(),

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice, why_not
-from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import devices_of, managed, wish_of
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import SURGE, devices_of, managed, surge_name, wish_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import host_of, need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
@@ -38,17 +38,11 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
 
 Data = Mapping[str, t.Any]
 
-_SUFFIX = "-surge"
 # No service can have this in its name, so what is added for the planner meets no other service.
 _EXTRA = "+surge"
 # Runtimes of which two at once would not be two versions of one service: they work on the same files.
 _ALONE = ("batch", "notebook")
 STALE = "the plan is not made from what this host is now; run playbook plan again"
-
-
-def project_of(service: str) -> str:
-    """``receipt-ocr-surge``: compose project and directory of the new version that runs beside the old one."""
-    return f"{service}{_SUFFIX}"
 
 
 @dataclass(frozen=True)
@@ -82,7 +76,7 @@ class Surge:
         return {
             **line,
             "mode": place.mode,
-            "project": project_of(service),
+            "project": surge_name(service),
             "placement": line,
             "devices": devices_of(line),
             "layout": [dict(entry) for entry in self.layout],
@@ -146,8 +140,9 @@ class Surges:
         return self._wishes(self._left.values())[0]
 
     def restore(self) -> list[dict[str, t.Any]]:
-        """GPUs that the plan does not name and on which such surges are, as they are to be afterwards."""
-        return self._wishes(self._left.values())[1]
+        """GPUs that the plan does not name and on which such surges are, or have left a slice, as they are to be afterwards."""
+        restored = self._wishes(self._left.values())[1]
+        return restored + self._forgotten({*self._planned(), *(wish["gpu"] for wish in restored)})
 
     def place(self, service: str) -> Surge | str:
         """The place of one more replica of a service, or why there is none."""
@@ -193,7 +188,7 @@ class Surges:
         """Take a surge for one that stays, when the plan leaves it its place."""
         self._left[service] = found
         before = self._facts
-        self._facts = _as_replica(self._facts, project_of(service), found.name)
+        self._facts = _as_replica(self._facts, surge_name(service), found.name)
         host = self._host(self._needs[service])
         kept = [each for each in self._solve(host, []).placements if each.service == found.service]
         if [(each.gpus, each.slice) for each in kept] == [(found.gpus, found.slice)]:
@@ -293,7 +288,7 @@ class Surges:
         for place in wanted:
             if place.slice is None:
                 continue
-            uuid, new = place.gpus[0], {"profile": place.slice.profile, "start": place.slice.start}
+            uuid, new = place.gpus[0], {"profile": place.slice.profile, "start": place.slice.start, "temporary": True}
             there = _found_slices(by_uuid.get(uuid) or {})
             if uuid not in wishes:
                 if place.slice in {_slice(one) for one in there} and place not in self._left.values():
@@ -310,6 +305,15 @@ class Surges:
                 return [], [], f"its slice would take the place of another: {problem}"
         return list(wishes.values()), list(restore.values()), None
 
+    def _forgotten(self, named: Collection[str]) -> list[dict[str, t.Any]]:
+        """GPUs beside those named that have a slice which a rollout left and nobody holds, as they are to be."""
+        kept = {gpu.uuid: {one.slice for one in gpu.instances} for gpu in self._plain_host().gpus if gpu.uuid not in named}
+        return [
+            {"gpu": gpu["uuid"], "mig": True, "instances": _found_slices(gpu)}
+            for gpu in self._facts["gpus"]
+            if any(_slice(one) not in kept[gpu["uuid"]] for one in _temporary(gpu) if gpu["uuid"] in kept)
+        ]
+
     def _plain_host(self) -> Host:
         return host_of(self._site.name, self._facts, self._site.policy, self._site.catalogue, [*self._wanted()])
 
@@ -324,11 +328,21 @@ def _slice(one: Data) -> Slice:
     return Slice(int(one["start"]), str(one["profile"]))
 
 
+def _instances(gpu: Data) -> t.Sequence[Data]:
+    return (gpu.get("mig") or {}).get("instances") or ()
+
+
+def _temporary(gpu: Data) -> list[Data]:
+    """Slices of a GPU in the facts that were made for a rollout."""
+    return [one for one in _instances(gpu) if one.get("temporary")]
+
+
 def _found_slices(gpu: Data) -> list[dict[str, t.Any]]:
-    """The slices of a GPU in the facts as entries of a layout; one without a compute instance stays without."""
+    """The slices of a GPU in the facts as entries of a layout, without those of rollouts; one without a compute instance stays without."""
     found = [
         {"profile": str(one["profile"]), "start": int(one["start"]), **({} if one.get("ci") else {"compute": "keep"})}
-        for one in (gpu.get("mig") or {}).get("instances") or ()
+        for one in _instances(gpu)
+        if not one.get("temporary")
     ]
     return sorted(found, key=lambda one: (one["start"], one["profile"]))
 
@@ -344,8 +358,8 @@ def _leftovers(site: Site, needs: Mapping[str, Need]) -> t.Iterator[tuple[str, P
     boxes = sorted(site.facts.get("containers") or (), key=lambda box: (str(box.get("project")), str(box.get("name"))))
     seen: set[str] = set()
     for box in boxes:
-        service = str(box.get("project") or "").removesuffix(_SUFFIX)
-        if box.get("project") != project_of(service) or service in seen or service not in needs or service not in site.services():
+        service = str(box.get("project") or "").removesuffix(SURGE)
+        if box.get("project") != surge_name(service) or service in seen or service not in needs or service not in site.services():
             continue
         where = _where(site.facts, [str(uuid) for uuid in box.get("devices") or ()])
         manifest = site.manifest(service)
@@ -367,7 +381,7 @@ def _where(facts: Data, devices: Sequence[str]) -> tuple[tuple[str, ...], Slice 
     parts = {
         part.get("uuid"): (str(gpu["uuid"]), _slice(one))
         for gpu in facts["gpus"]
-        for one in (gpu.get("mig") or {}).get("instances") or ()
+        for one in _instances(gpu)
         for part in one.get("ci") or ()
     }
     if len(devices) != 1 or devices[0] not in parts:

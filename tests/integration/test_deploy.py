@@ -151,7 +151,7 @@ def test_a_deploy_whose_controller_died_is_finished_by_the_next(fleet: Fleet) ->
     fleet.world.alone.clear()
     fleet.site.done("deploy")
     assert fleet.world.alone == []
-    assert fleet.world.running() == {"ocr-1": TWO}
+    assert (fleet.world.running(), fleet.slices()) == ({"ocr-1": TWO}, slices)
     assert not (fleet.site.work / HOST / "services" / "ocr-surge").exists()
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuops.fleet.plugins.module_utils import lease, mig_run
+from ansible_collections.gpuops.fleet.plugins.module_utils import lease, mig_run, mig_state
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
 from mig_world import A100, H100, L40S, World, process, smi
@@ -73,6 +73,47 @@ def test_a_wish_that_is_true_already_is_remembered_without_a_change(world: Calla
     assert layout(fleet)["gpus"][gpu]["slices"] == [{"profile": "1g.10gb", "start": 0, "compute": [0]}]
     fleet.mig((gpu, "1g.10gb@0"))
     assert (fleet.state_dir / "layout.json").stat().st_ino == written
+
+
+def test_a_slice_for_a_while_is_told_by_the_facts_until_it_goes_or_stays(
+    world: Callable[..., World], run_module: RunModule
+) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    stays, goes = {"profile": "1g.10gb", "start": 3}, {"profile": "1g.10gb", "start": 0, "temporary": True}
+
+    def told() -> dict[int, bool]:
+        facts = run_module("gpu_info", {"state_dir": str(fleet.state_dir)})["facts"]
+        return {one["start"]: one.get("temporary", False) for one in facts["gpus"][0]["mig"]["instances"]}
+
+    fleet.mig((gpu, "1g.10gb@3"))
+    fleet.mig({"gpu": gpu, "instances": [stays, goes]})
+    assert told() == {0: True, 3: False}
+    assert fleet.mig({"gpu": gpu, "instances": [stays, goes]})["changed"] is False
+    fleet.host.simctl("reboot")
+    restore(fleet)
+    assert told() == {0: True, 3: False}
+    fleet.mig((gpu, "1g.10gb@3"))
+    assert told() == {3: False}
+    fleet.mig({"gpu": gpu, "instances": [stays, goes]})
+    assert fleet.mig((gpu, "1g.10gb@3", "1g.10gb@0"))["changed"] is False
+    assert told() == {0: False, 3: False}
+
+
+def test_a_slice_for_a_while_is_known_although_the_run_that_makes_it_never_ended(world: Callable[..., World]) -> None:
+    fleet = world(H100)
+    (gpu,) = fleet.uuids
+    fleet.mig((gpu, "1g.10gb@0"))
+    fleet.host.simctl("fail", "--call", CREATE, "--error", "UNKNOWN", "--always")
+    assert fleet.mig({"gpu": gpu, "instances": [{"profile": "1g.10gb", "start": 3, "temporary": True}]})["failed"]
+    assert fleet.journal()["state"] == "open"
+    assert mig_state.temporary(fleet.state_dir) == {(gpu, 3, "1g.10gb")}
+
+
+def test_a_slice_for_a_while_needs_a_start(world: Callable[..., World]) -> None:
+    fleet = world(H100)
+    message = fleet.refused({"gpu": fleet.uuids[0], "instances": [{"profile": "1g.10gb", "temporary": True}]})
+    assert message == "layout[0].instances[0].temporary: what goes again has to be said by its start; write start, or leave out temporary"
 
 
 def test_a_change_that_fails_is_not_remembered(world: Callable[..., World]) -> None:

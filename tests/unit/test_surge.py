@@ -249,6 +249,53 @@ def test_a_gpu_beside_the_plan_is_brought_back_to_what_it_was() -> None:
     assert list(found.restore) == [{"gpu": found.placement.gpus[0], "mig": True, "instances": []}]
 
 
+def left_behind(there: Data, gpu: int, start: int) -> str:
+    """A slice that a rollout made and that is there still, put into the facts; its MIG UUID."""
+    uuid = mig_uuid({"gpu": there["gpus"][gpu]["uuid"], "start": start})
+    ci = [{"id": 0, "profile": "1g.10gb", "uuid": uuid}]
+    there["gpus"][gpu]["mig"]["instances"].append({"gi": 90 + start, "profile": "1g.10gb", "start": start, "ci": ci, "temporary": True})
+    return uuid
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_what_a_killed_rollout_made_is_in_no_plan_and_is_given_back(held: bool) -> None:
+    """With its surge on it or without: the next plan has the layout from before, and the rollout finds a place again."""
+    text = manifest_text("ocr", ports=PORTS)
+    site = site_of([text], [gpu_facts()], fleet_gpu_modes=["mig"])
+    first = surge(site, "ocr").placement
+    assert first.slice is not None
+    there = carried_out(site)
+    uuid = left_behind(there, 0, first.slice.start)
+    if held:
+        there["containers"].append(box("ocr-surge", uuid, dict(first.ports)["http"]))
+    policy = {"fleet_environment": "production", "fleet_gpu_modes": ["mig"]}
+    last = {"h1": ("h1.yml", site.plan.text)}
+    for texts in ([("0.yml", text)], [("0.yml", text), ("1.yml", manifest_text("face", ports=PORTS))]):
+        again = plan_fleet(texts, last, {"h1": {"facts": there, "policy": policy}}, CATALOGUE).plans["h1"]
+        named = slices(wish_of(again.data))
+        wanted = [f"{line['profile']}@{line['start']}" for line in again.data["services"]]
+        assert sorted(named) == sorted(wanted)
+        assert not held or str(first.slice) not in named
+    rolled = Site("h1", site.plan, there, site.policy, site.manifests, CATALOGUE)
+    told = host_rollouts(rolled, ["ocr-1"])
+    assert told["layout"] == wish_of(site.plan.data) if not held else str(first.slice) in slices(told["layout"])
+    assert str(first.slice) in slices(told["services"][0]["surge"]["layout"])
+
+
+def test_what_a_killed_rollout_made_beside_the_plan_is_given_back() -> None:
+    on = {"mig": {**gpu_facts()["mig"], "current": True, "pending": True}}
+    site = site_of([manifest_text("big", gpu="{memory: 60 GiB}", ports=PORTS)], [gpu_facts(0, **on), gpu_facts(1, slices="1g.10gb@6")])
+    beside = next(number for number, gpu in enumerate(site.facts["gpus"]) if gpu["uuid"] != site.plan.data["services"][0]["gpu"])
+    there = carried_out(site)
+    there = {**there, "gpus": [{**gpu, "mig": {**gpu["mig"], "instances": [*gpu["mig"]["instances"]]}} for gpu in there["gpus"]]}
+    uuid = left_behind(there, beside, 0)
+    stays = [{"profile": one["profile"], "start": one["start"]} for one in there["gpus"][beside]["mig"]["instances"][:-1]]
+    back = {"gpu": there["gpus"][beside]["uuid"], "mig": True, "instances": stays}
+    assert Surges(with_facts(site, there)).restore() == [back]
+    there["containers"].append(box("stranger", uuid))
+    assert Surges(with_facts(site, there)).restore() == []
+
+
 def test_a_plan_that_is_older_than_the_facts_gives_no_place() -> None:
     site = site_of([manifest_text("ocr", ports=PORTS)], [gpu_facts(0), gpu_facts(1)], fleet_gpu_modes=["mig"])
     used = site.plan.data["services"][0]["gpu"]
