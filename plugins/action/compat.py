@@ -22,6 +22,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "images_file": {"type": "path"},
     "today": {"type": "str"},
     "dest": {"type": "path"},
+    "table_dest": {"type": "path"},
 }
 
 
@@ -33,9 +34,13 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool = False, diff: bool = F
     images = judge.images(manifest.data() for manifest in manifests)
     judged = judge_services(judge.facts, catalogue, arguments["hosts"], images, arguments["today"])
     result = {"changed": False, "table": judged.table(), "verdicts": judged.data()}
+    files = {}
     if arguments.get("dest"):
         paper = {"schema": 1, "today": arguments["today"], "verdicts": result["verdicts"], "unread": dict(sorted(judged.unread.items()))}
-        files = {arguments["dest"]: json.dumps(paper, indent=1, sort_keys=True) + "\n"}
+        files[arguments["dest"]] = json.dumps(paper, indent=1, sort_keys=True) + "\n"
+    if arguments.get("table_dest"):
+        files[arguments["table_dest"]] = "".join(f"{line}\n" for line in judged.table())
+    if files:
         result.update(door.put(files, check_mode, diff))
     return result
 

@@ -40,8 +40,8 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     text = images.to_text(after) if changed else before or ""
     result: dict[str, t.Any] = {
         "changed": changed,
-        "wanted": [name for digest in learnt.missing for name in wanted.names[digest]],
-        "hosts": images.by_host(wanted, learnt.missing, _places(arguments["plans"])),
+        "wanted": [name for digest in learnt.untold for name in wanted.names[digest]],
+        "hosts": images.by_host(wanted, learnt.untold, _places(arguments["plans"])),
         "lines": images.lines(wanted, learnt),
         "missing": list(learnt.missing.values()),
         "recorded": len(after),

@@ -15,7 +15,7 @@ description:
     said so, the source of the fact, and the remedy.
   - Driver, CUDA, GPU generation, kernel modules, MIG, vGPU, engine, operating system and the age of the driver are looked at.
     What is not known blocks nothing, and a fact that nobody has verified only warns.
-  - Reads and changes nothing on a host. The one file that it may write is O(dest), on the controller.
+  - Reads and changes nothing on a host. The files that it may write are O(dest) and O(table_dest), on the controller.
 extends_documentation_fragment:
   - gpuops.fleet.attributes
   - gpuops.fleet.attributes.controller
@@ -56,6 +56,10 @@ options:
     description:
       - File on the controller that gets the verdicts as JSON, in the form of RV(verdicts), with the date and the hosts that could not be
         judged. It is written again only when something in it changes. Without one, nothing is written.
+    type: path
+  table_dest:
+    description:
+      - File on the controller that gets RV(table) as text, in the same way.
     type: path
 seealso:
   - module: gpuops.fleet.gpu_info

@@ -108,7 +108,7 @@ lines:
   sample:
     - "registry.example.com/ocr@sha256:5f70bf18a086 (receipt-ocr): CUDA 12.4.1, 1 more variable (told by gpu-01)"
 missing:
-  description: The lines of images of which nothing could be learnt.
+  description: The lines of images of which nothing could be learnt, and whose CUDA not every one of their manifests declares by C(needs).
   returned: success
   type: list
   elements: str

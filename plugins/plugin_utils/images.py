@@ -46,20 +46,33 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Images of manifests that are pinned: digest -> how they are written and by which services. ``loose``: those that are not pinned."""
+    """Images of manifests that are pinned: digest -> how they are written and by which services. ``loose``: those that are not pinned.
+
+    ``declared``: the CUDA that ``needs`` of their manifests names, of images for which every manifest does.
+    """
 
     names: Mapping[str, tuple[str, ...]]
     services: Mapping[str, tuple[str, ...]]
     loose: tuple[str, ...]
+    declared: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Learnt:
-    """What came of asking: digest -> image, and one line for each image of which nothing is known, and why."""
+    """What came of asking: digest -> image, and one line for each image that nobody told of, and why.
+
+    ``missing``: nothing at all is known of it; ``declared``: its manifests declare its CUDA, and that is judged.
+    """
 
     images: Mapping[str, Recorded] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
+    declared: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def untold(self) -> list[str]:
+        """Digests that are still to be asked about."""
+        return sorted({*self.missing, *self.declared})
 
 
 def read_record(path: str, text: str | None) -> dict[str, Recorded]:
@@ -102,6 +115,7 @@ def images_of(manifests: Iterable[Manifest]) -> Wanted:
     """The images of the manifests, by digest."""
     names: dict[str, set[str]] = {}
     services: dict[str, set[str]] = {}
+    declared: dict[str, set[str | None]] = {}
     loose = []
     for manifest in manifests:
         image = manifest.model.image
@@ -114,10 +128,12 @@ def images_of(manifests: Iterable[Manifest]) -> Wanted:
             continue
         names.setdefault(digest, set()).add(image)
         services.setdefault(digest, set()).add(manifest.service)
+        declared.setdefault(digest, set()).add(manifest.model.needs.cuda if manifest.model.needs else None)
     return Wanted(
         {digest: tuple(sorted(names[digest])) for digest in sorted(names)},
         {digest: tuple(sorted(services[digest])) for digest in sorted(names)},
         tuple(sorted(loose)),
+        {digest: tuple(sorted(filter(None, declared[digest]))) for digest in sorted(names) if None not in declared[digest]},
     )
 
 
@@ -147,6 +163,7 @@ def learn(wanted: Wanted, digests: Iterable[str], engines: Mapping[str, Data], r
     images: dict[str, Recorded] = {}
     sources: dict[str, str] = {}
     missing: dict[str, str] = {}
+    declared: dict[str, str] = {}
     for digest in digests:
         found: list[tuple[bool, int, str, tuple[str, ...]]] = []
         reasons: list[tuple[str, str]] = []
@@ -159,9 +176,12 @@ def learn(wanted: Wanted, digests: Iterable[str], engines: Mapping[str, Data], r
         if found:
             _other, _order, sources[digest], variables = min(found)
             images[digest] = Recorded(parse_reference(wanted.names[digest][0]).name, variables)
+        elif digest in wanted.declared:
+            words = f"declared: CUDA {' and '.join(wanted.declared[digest])}; {_because(reasons)}"
+            declared[digest] = _line(wanted, digest, words)
         else:
             missing[digest] = _line(wanted, digest, _because(reasons))
-    return Learnt(images, sources, missing)
+    return Learnt(images, sources, missing, declared)
 
 
 def _told(names: Sequence[str], answer: Data) -> tuple[tuple[t.Any, tuple[str, ...]] | None, str]:
@@ -219,4 +239,4 @@ def lines(wanted: Wanted, learnt: Learnt) -> list[str]:
         says += f", {others} more variable{'s' * (others != 1)}" if others else ""
         found.append(_line(wanted, digest, f"{says} (told by {learnt.sources[digest]})"))
         found.extend(_line(wanted, digest, f"{doubt}, so the gate can only warn") for doubt in doubts(variables))
-    return [*found, *learnt.missing.values(), *wanted.loose]
+    return [*found, *learnt.declared.values(), *learnt.missing.values(), *wanted.loose]
