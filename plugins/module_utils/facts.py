@@ -10,6 +10,7 @@ are facts. What could not be read is None, and ``errors`` has one line about it.
 from __future__ import annotations
 
 import os
+import shutil
 import typing as t
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -89,8 +90,10 @@ def collect(options: Options) -> _Facts:
     notes = host.Notes()
     compose = VersionProbe("docker", "compose", "version", "--short")
     toolkit = VersionProbe(options.nvidia_ctk, "--version")
+    compiler = VersionProbe("gcc", "-dumpfullversion")
     docker, live_restore, containers = _read_engine(options, notes)
     machine = host.read_host(options.proc_root, options.sys_root, options.os_release, options.shm_path, options.services_dir, notes)
+    _look_at_compiler(machine["gcc"], notes.attempt("host.gcc", compiler.version))
     gpus = _GpuReader(options, notes)
     gpus.read(containers)
     machine["drain"], idle = _read_drains(options, gpus.gpus, notes)
@@ -117,6 +120,16 @@ def collect(options: Options) -> _Facts:
         facts["containers"] = containers
     facts["errors"] = notes.lines
     return facts
+
+
+def _look_at_compiler(gcc: _Facts | None, installed: str | None) -> None:
+    """Beside the compiler of the kernel the one that is installed; ``matching``: is one of the kernel's major version there as well."""
+    if gcc is None:
+        return
+    gcc["installed"] = installed
+    if gcc["kernel"] is not None:
+        major = gcc["kernel"].partition(".")[0]
+        gcc["matching"] = (installed or "").partition(".")[0] == major or shutil.which(f"gcc-{major}") is not None
 
 
 def _read_drains(options: Options, gpus: list[_Facts], notes: host.Notes) -> tuple[_Facts | None, list[_Facts] | None]:
@@ -162,7 +175,7 @@ class _GpuReader:
     def read(self, containers: list[_Facts] | None) -> None:
         """Fill ``driver``, ``geometries`` and ``gpus``, and turn the device names of ``containers`` into UUIDs."""
         flavour = self.notes.attempt("driver.flavour", lambda: host.driver_flavour(self.options.proc_root))
-        self.driver = {"present": False, "version": None, "nvml": None, "cuda": None, "flavour": flavour, "error": None}
+        self.driver = {"present": False, "version": None, "nvml": None, "cuda": None, "flavour": flavour, "vgpu_host": None, "error": None}
         try:
             with Nvml() as nvml:
                 versions = nvml.versions()
@@ -233,6 +246,10 @@ class _GpuReader:
         )
         for what, read in readings:
             gpu[what] = self._ask(gpu, what, read, handle)
+        # All vGPUs of a guest are of one host.
+        if gpu["virtualization"] == "vgpu" and gpu["pci"] and self.driver["vgpu_host"] is None:
+            address = gpu["pci"]
+            self.driver["vgpu_host"] = self.notes.attempt("driver.vgpu_host", lambda: host.vgpu_host_driver(self.options.sys_root, address))
 
     def _read_state(self, nvml: Nvml, handle: Handle, gpu: _Facts) -> None:
         memory = self._ask(gpu, "memory", nvml.memory, handle, essential=True)

@@ -16,6 +16,12 @@ from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 
+# PCI Local Bus Specification 3.0, 6.1 and 6.7: where the list of capabilities begins, and the one that vendors fill.
+_STATUS, _HAS_CAPABILITIES, _FIRST_CAPABILITY, _OF_VENDOR = 0x06, 0x10, 0x34, 0x09
+_CONFIG_BYTES, _ALIGNED = 256, 0xFC
+# What NVIDIA puts there for a vGPU, as its own gpu-feature-discovery reads it (github.com/NVIDIA/k8s-device-plugin, internal/vgpu):
+# id, next, length, "VF", then records of id, length and data. Record 0 has ten bytes each of the host driver's version and branch.
+_VGPU_MARK, _VGPU_RECORDS, _DRIVER_RECORD, _DRIVER_BYTES = b"VF", 5, 0, 10
 _LISTEN = "0A"  # TCP_LISTEN in include/net/tcp_states.h
 _MIB = 2**20
 
@@ -52,6 +58,7 @@ def read_host(proc_root: str, sys_root: str, os_release: str, shm_path: str, ser
         "hostname": notes.attempt("host.hostname", lambda: _line(kernel / "hostname")),
         "os": notes.attempt("host.os", lambda: parse_os_release(_text(Path(os_release)))),
         "kernel": notes.attempt("host.kernel", lambda: _line(kernel / "osrelease")),
+        "gcc": notes.attempt("host.gcc", lambda: {"installed": None, "kernel": kernel_gcc(proc), "matching": None}),
         "boot_id": notes.attempt("host.boot_id", lambda: _line(kernel / "random" / "boot_id")),
         "service_manager": notes.attempt("host.service_manager", lambda: service_manager(proc)),
         "cpus": notes.attempt("host.cpus", lambda: count_cpus(_line(Path(sys_root) / "devices" / "system" / "cpu" / "online"))),
@@ -68,6 +75,18 @@ def service_manager(proc: Path) -> str | None:
         return _line(proc / "1" / "comm")
     except FileNotFoundError:
         return None
+
+
+def kernel_gcc(proc: Path) -> str | None:
+    """Version of the GCC that built the running kernel. None: another compiler did, or ``proc`` does not say."""
+    try:
+        text = _line(proc / "version")
+    except FileNotFoundError:
+        return None
+    # Debian, Ubuntu: (x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-1ubuntu1~22.04) 12.3.0, ...). Red Hat: (gcc (GCC) 11.4.1 ...).
+    # Kernels up to 5.7: (gcc version 8.3.0 ...).
+    found = re.search(r"\b(?:gcc version|gcc(?:-[0-9.]+)? \([^()]*\)) ([0-9]+(?:\.[0-9]+)+)", text)
+    return found.group(1) if found else None
 
 
 def parse_os_release(text: str) -> dict[str, str | None]:
@@ -163,6 +182,45 @@ def physical_card(sys_root: str, address: str) -> str:
         return os.path.basename(os.readlink(link))
     except OSError:
         return address
+
+
+def vgpu_host_driver(sys_root: str, address: str) -> str | None:
+    """Version of the driver on the host below a vGPU, which the host writes into its PCI configuration. None: it is no vGPU, or says none.
+
+    NVML of a guest has no call for it. ValueError when only root may read so much of the configuration.
+    """
+    config = (Path(sys_root) / "bus" / "pci" / "devices" / address / "config").read_bytes()
+    if len(config) < _CONFIG_BYTES:
+        raise ValueError(f"{address}: only {len(config)} bytes of its PCI configuration can be read, the driver of the host is behind them")
+    return parse_vgpu_host_driver(config[:_CONFIG_BYTES])
+
+
+def parse_vgpu_host_driver(config: bytes) -> str | None:
+    """The same from 256 bytes of PCI configuration, whatever they are."""
+    place = config[_FIRST_CAPABILITY] & _ALIGNED if config[_STATUS] & _HAS_CAPABILITIES else 0
+    seen: set[int] = set()
+    while place and place + 2 < len(config) and place not in seen:
+        seen.add(place)
+        kind, following, length = config[place], config[place + 1], config[place + 2]
+        capability = config[place : place + length]
+        if kind == _OF_VENDOR and capability[3:_VGPU_RECORDS] == _VGPU_MARK:
+            return _driver_record(capability)
+        place = following & _ALIGNED
+    return None
+
+
+def _driver_record(capability: bytes) -> str | None:
+    place = _VGPU_RECORDS
+    while place + 2 <= len(capability):
+        kind, length = capability[place], capability[place + 1]
+        text = capability[place + 2 : place + 2 + _DRIVER_BYTES]
+        if kind == _DRIVER_RECORD:
+            found = re.fullmatch(rb"([0-9]+(?:\.[0-9]+)+)\0*", text)
+            return found.group(1).decode("ascii") if found and length >= 2 + _DRIVER_BYTES else None
+        if length < 2:  # it would never end
+            return None
+        place += length
+    return None
 
 
 def cdi_specs(directories: t.Sequence[str]) -> list[str]:

@@ -144,6 +144,13 @@ facts:
           returned: always
           type: str
           sample: 6.12.107
+        gcc:
+          description:
+            - V(installed) is the version of C(gcc), V(kernel) that of the GCC that built the running kernel; V(none) when there is none,
+              or nobody knows. V(matching) is whether a GCC of the kernel's major version is installed.
+          returned: always
+          type: dict
+          sample: {installed: 14.2.0, kernel: 14.2.0, matching: true}
         boot_id:
           description: Changes with each boot.
           returned: always
@@ -230,6 +237,13 @@ facts:
           returned: always
           type: str
           sample: open
+        vgpu_host:
+          description:
+            - Inside a virtual machine with a vGPU, version of the driver on the host below, which that host writes into the PCI
+              configuration of a vGPU. V(none) on any other host, and where it is not there.
+          returned: always
+          type: str
+          sample: 580.105.06
         error:
           description: Why NVML does not answer.
           returned: always

@@ -99,7 +99,12 @@ def judge_system(case: Case) -> Iterator[Finding]:
 
 def judge_gcc(case: Case) -> Iterator[Finding]:
     """The compiler of the host, which DKMS and nvcc use; containers need none."""
-    have, speaks = version(case.host.gcc), case.speaks
+    have, speaks, built = version(case.host.gcc), case.speaks, version(case.host.kernel_gcc)
+    if have and built and have[0] != built[0]:
+        message = (
+            f"kernel {case.host.kernel} was built with GCC {case.host.kernel_gcc}, and no GCC {built[0]} is here, only {case.host.gcc}"
+        )
+        yield finding("warn", "gcc", f"{message}: modules may not build", f"install gcc-{built[0]}", case.facts.toolchain())
     known = case.facts.gcc(".".join(map(str, speaks))) if speaks else None
     if have and known is not None and have[0] > known.value:
         message = f"GCC {case.host.gcc} is newer than {known.value}, the newest that CUDA {'.'.join(map(str, speaks))} takes"

@@ -67,6 +67,7 @@ class CompatHost:
     """A host. None: not known. ``present``: does a driver answer; ``engine``: does Docker; ``specs``: is a CDI specification there.
 
     ``runtime``: NVIDIA's is among Docker's; ``vgpu_host``: the driver of the host below, when this one is a vGPU's guest.
+    ``gcc``: the one that is installed; ``kernel_gcc``: the one that built the kernel, where none of its major version is there.
     """
 
     name: str
@@ -79,6 +80,7 @@ class CompatHost:
     os_version: str | None = None
     kernel: str | None = None
     gcc: str | None = None
+    kernel_gcc: str | None = None
     engine: bool | None = None
     docker: str | None = None
     cdi: bool | None = None
@@ -188,11 +190,11 @@ class Case:
 
 
 def host_of(name: str, facts: Data, catalogue: Catalogue, more: Data | None = None) -> CompatHost:
-    """A host from its facts (docs/facts.md). ``more``: ``gcc`` and ``vgpu_host``, which nobody senses yet, and
-    ``container_toolkit``, which rules over the facts (what a role is about to install, say).
+    """A host from its facts (docs/facts.md). ``more``: ``container_toolkit``, which rules over the facts (what a role is about to install,
+    say), and ``vgpu_host``, for a guest that does not see the driver of the host below itself.
     """
     driver, system, engine = facts.get("driver") or {}, facts.get("host") or {}, facts.get("engine") or {}
-    docker, known = engine.get("docker") or {}, more or {}
+    docker, gcc, known = engine.get("docker") or {}, system.get("gcc") or {}, more or {}
     here = docker.get("present")
     told = {} if here is False else docker  # what an engine that does not answer can do is not known
     gpus = tuple(
@@ -214,14 +216,15 @@ def host_of(name: str, facts: Data, catalogue: Catalogue, more: Data | None = No
         os_id=(system.get("os") or {}).get("id"),
         os_version=(system.get("os") or {}).get("version"),
         kernel=system.get("kernel"),
-        gcc=known.get("gcc"),
+        gcc=gcc.get("installed"),
+        kernel_gcc=gcc.get("kernel") if gcc.get("matching") is False else None,
         engine=here,
         docker=told.get("version"),
         cdi=told.get("cdi"),
         runtime=None if told.get("runtimes") is None else "nvidia" in told["runtimes"],
         specs=None if engine.get("cdi_specs") is None else bool(engine["cdi_specs"]),
         container_toolkit=known.get("container_toolkit") or engine.get("container_toolkit"),
-        vgpu_host=known.get("vgpu_host"),
+        vgpu_host=driver.get("vgpu_host") or known.get("vgpu_host"),
     )
 
 

@@ -203,6 +203,7 @@ class _File(Strict):
     forward_compat: _Forward
     systems: _Systems
     gcc: _Compilers
+    toolchain: _Block
     container_toolkit: _ContainerToolkit
     docker: _Docker
     mig: _Mig
@@ -357,6 +358,10 @@ class CompatFacts:
             if asked <= minor(version(row.cuda)):
                 return self._fact(row.newest, block, row.conf)
         return None
+
+    def toolchain(self) -> Fact[None]:
+        """Where it was read that kernel modules are to be built with what the kernel was built with."""
+        return self._fact(None, self._file.toolchain)
 
     def container_toolkit(self) -> Fact[tuple[str, str]]:
         """The first container toolkit that makes CDI specifications; the first whose runtime no longer looks at ``NVIDIA_REQUIRE_*``."""

@@ -138,13 +138,18 @@ class Judge:
         """What each service asks of a GPU."""
         return [image_of_service(self.facts, manifest, self.runtimes, self.variables) for manifest in manifests]
 
-    def bars(self, catalogue: Catalogue, hosts: Mapping[str, Data], manifests: Iterable[Data]) -> dict[str, Bars]:
+    def bars(
+        self, catalogue: Catalogue, hosts: Mapping[str, Data], manifests: Iterable[Data], below: Mapping[str, str] | None = None
+    ) -> dict[str, Bars]:
         """Where each service must not be placed: service -> (host, board) -> why. ``hosts``: name -> facts.
+
+        ``below``: of :func:`drivers_below`.
 
         It knows no date: an end of support bars nothing. Nor does an engine that does not answer, for it may be stopped just now:
         whoever carries a plan out will say so, and nobody moves away for that. Which boards can be cut the planner sees for itself.
         """
-        found_hosts = [host_of(name, facts, catalogue) for name, facts in sorted(hosts.items())]
+        known = below or {}
+        found_hosts = [host_of(name, facts, catalogue, {"vgpu_host": known.get(name)}) for name, facts in sorted(hosts.items())]
         states = [replace(host, engine=None, gpus=tuple(replace(gpu, mig=None) for gpu in host.gpus)) for host in found_hosts]
         found: dict[str, dict[tuple[str, str], Bar]] = {}
         images = self.images(manifests)
@@ -156,6 +161,17 @@ class Judge:
                     for number in numbers:
                         found.setdefault(images[number].name, {})[(host, verdict.board)] = refusal
         return dict(found)
+
+
+def drivers_below(hosts: Mapping[str, Data]) -> dict[str, str]:
+    """Virtual machine -> driver of the host below it, where its ``fleet_parent`` names one whose facts are known. ``hosts``: as below."""
+    found = {}
+    for name, host in hosts.items():
+        parent = (host.get("policy") or {}).get("fleet_parent")
+        facts = (hosts.get(parent.get("host") or "") or {}).get("facts") if isinstance(parent, Mapping) else None
+        if driver := ((facts or {}).get("driver") or {}).get("version"):
+            found[name] = driver
+    return found
 
 
 def judge_services(
@@ -173,7 +189,8 @@ def judge_services(
         raise FleetError(f"'{today}' is not a date", field="today", hint="write it as 2026-11-21")
     read = {name: host for name, host in sorted(hosts.items()) if host.get("facts")}
     unread = {name: absence(host) or "it has no facts" for name, host in hosts.items() if name not in read}
-    states = [host_of(name, host["facts"], catalogue) for name, host in read.items()]
+    below = drivers_below(hosts)
+    states = [host_of(name, host["facts"], catalogue, {"vgpu_host": below.get(name)}) for name, host in read.items()]
     unread.update({state.name: "it has no GPU that can be seen" for state in states if not state.gpus})
     rows = tuple(Gate(facts, today).answers([state for state in states if state.gpus], images))
     return Judged(rows, tuple(image.name for image in images), unread)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge, drivers_below
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, read_manifests
@@ -149,7 +149,7 @@ def _bars(
     if judge is None:
         return {}
     read = {name: host["facts"] for name, host in hosts.items() if host.get("facts") is not None and not _is_down(host)}
-    return judge.bars(catalogue, read, [manifest.data() for manifest in manifests])
+    return judge.bars(catalogue, read, [manifest.data() for manifest in manifests], drivers_below(hosts))
 
 
 def _gate_notes(states: Iterable[Host], needs: Iterable[Need], solution: Solution) -> Iterator[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 import yaml
 from compose_world import World, answers, compose_world, in_path
-from fleet_site import REPOSITORY, SIMULATOR, demo
+from fleet_site import REPOSITORY, SIMULATOR, _load, demo
 
 from lab.errors import LabError
 from lab.gitlab import Pipeline, Projects, runner, widget
@@ -30,7 +31,8 @@ HOSTS = (*SERVING, IDLE)
 # The host with an engine, and the name of its gateway, which is this machine as well.
 ENGINE, GATEWAY = "gpu-stage-01", "gw-01"
 # What must be nowhere but where it was given.
-SECRET, KEY = "planted-5ecret-6f1d2c", "planted-key-of-claims-9c41f0e2"
+SECRET, KEY, PASSWORD = "planted-5ecret-6f1d2c", "planted-key-of-claims-9c41f0e2", "planted-of-the-registry-70be"
+registry_world = _load("registry_world", REPOSITORY / "tests" / "unit" / "registry_world.py")
 
 
 class GitLab(Projects):
@@ -38,7 +40,10 @@ class GitLab(Projects):
 
     def __init__(self, work: Path) -> None:
         super().__init__(work, lambda: {**demo.environment(work, REPOSITORY / "collections"), "FLEET_DEMO": str(work)})
-        *self.ports, self.http, self.metrics = free_ports(6)
+        *self.ports, self.http, self.metrics, self.nobody = free_ports(7)
+        # images.example.com, which asks pipelines of the protected branch for a login; nobody answers for registry.example.com.
+        self.registry = registry_world.Registry()
+        self.form, self.letters = (self._image(name) for name in ("form-ocr", "letters"))
         # The path of a socket may have 107 bytes.
         self.run_dir = Path("/tmp") / f"gpuops-pipeline-{self.http}"
         # The unit tests keep one there where none is installed. Without any, the fleet has no gateway.
@@ -49,11 +54,31 @@ class GitLab(Projects):
             demo.make_host(work, name, BOARD, SIMULATOR)
         self._hosts()
         self.commit(self.platform, "Hosts of the test")
+        manifests = self.claims / "manifests"
+        form = (manifests / "form-ocr.yml").read_text(encoding="utf-8")
+        (manifests / "form-ocr.yml").write_text(re.sub(r"image: .*", f"image: {self.form}", form), encoding="utf-8")
+        with (manifests / "receipt-ocr.yml").open("a", encoding="utf-8") as receipt:
+            receipt.write("needs: {cuda: '12.4'}\n")
+        self.commit(self.claims, "An image that a registry has, and one whose needs are declared")
         self.git(self.claims, "push", "--quiet", "origin", "main:preview")
         secrets = self.home / "secrets.yml"
-        given = {"fleet_secrets": {"receipt-ocr": {"token": SECRET}}, "fleet_gateway_keys": {"claims": [KEY]}}
+        login = {"registry": self.registry.host, "username": "fleet", "password": PASSWORD}
+        given = {
+            "fleet_secrets": {"receipt-ocr": {"token": SECRET}},
+            "fleet_gateway_keys": {"claims": [KEY]},
+            "fleet_registry_logins": [login],
+        }
         secrets.write_text(yaml.safe_dump(given), encoding="utf-8")
         self.protected_variables["FLEET_SECRETS"] = str(secrets)
+
+    def _image(self, name: str) -> str:
+        """An image of the registry, as a manifest writes it."""
+        variables = ["CUDA_VERSION=12.4.1", "NVIDIA_REQUIRE_CUDA=cuda>=12.4", f"NAME={name}"]
+        return f"images.example.com/claims/{name}@{self.registry.index(amd64=self.registry.image({'Env': variables}))}"
+
+    def shows_images_to_all(self, everybody: bool) -> None:
+        """Whether the registry asks for the login."""
+        self.registry.rules.login = None if everybody else ("fleet", PASSWORD)
 
     def _hosts(self) -> None:
         """The sample's hosts are the demo's kind: this machine, each below a directory of its own."""
@@ -61,8 +86,13 @@ class GitLab(Projects):
         variables = inventory / "group_vars"
         (variables / "gpu_hosts").mkdir()
         text = (REPOSITORY / "inventories" / "demo" / "group_vars" / "gpu_hosts.yml").read_text(encoding="utf-8")
-        papers = ("fleet_plans", "fleet_facts", "fleet_reports", "fleet_exports")
+        papers = ("fleet_plans", "fleet_facts", "fleet_reports", "fleet_exports", "fleet_images")
         places = {name: value for name, value in yaml.safe_load(text).items() if name not in papers}
+        places["fleet_registry_mirrors"] = {
+            "images.example.com": self.registry.url,
+            "registry.example.com": f"http://127.0.0.1:{self.nobody}",
+        }
+        places["fleet_registry_timeout"] = 5
         (variables / "gpu_hosts" / "1-hosts.yml").write_text(yaml.safe_dump(places), encoding="utf-8")
         (variables / "gpu_hosts.yml").rename(variables / "gpu_hosts" / "2-sample.yml")
         known = yaml.safe_load((inventory / "hosts.yml").read_text(encoding="utf-8"))
@@ -114,6 +144,7 @@ class GitLab(Projects):
                 stack.enter_context(answers(port))
             os.environ["PATH"] = in_path(folder)
             stack.callback(self._end_gateway)
+            stack.callback(self.registry.end)
             try:
                 yield world
             finally:
@@ -163,4 +194,4 @@ def gitlab(work: Path) -> GitLab:
     return GitLab(work)
 
 
-__all__ = ["ENGINE", "GATEWAY", "HOSTS", "IDLE", "KEY", "SECRET", "SERVING", "GitLab", "Pipeline", "gitlab", "widget"]
+__all__ = ["ENGINE", "GATEWAY", "HOSTS", "IDLE", "KEY", "PASSWORD", "SECRET", "SERVING", "GitLab", "Pipeline", "gitlab", "widget"]

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 from compose_world import World
-from gitlab_site import ENGINE, GATEWAY, HOSTS, IDLE, KEY, SECRET, SERVING, GitLab, Pipeline, gitlab, widget
+from gitlab_site import ENGINE, GATEWAY, HOSTS, IDLE, KEY, PASSWORD, SECRET, SERVING, GitLab, Pipeline, gitlab, widget
 
 ROOT = Path(__file__).resolve().parents[2]
 NEXT, LATER = (f"registry.example.com/claims/receipt-ocr@sha256:{digit * 64}" for digit in "78")
@@ -40,12 +40,15 @@ class Story:
     touched: list[str] = field(default_factory=list)
     engine: dict[str, dict[str, str]] = field(default_factory=dict)
     leases: dict[str, t.Any] = field(default_factory=dict)
+    records: dict[str, str] = field(default_factory=dict)
+    compat: dict[str, str] = field(default_factory=dict)
 
     def protected(self, name: str, *options: str, **more: str) -> None:
         """A pipeline of the platform's protected branch, and what is there after it."""
         self.runs[name] = self.gitlab.protected(*options, **more)
         self.children[name] = self.gitlab.child()
         self.pending[name] = yaml.safe_load(self.gitlab.state("pending.yml"))["hosts"]
+        self.records[name] = self.gitlab.state("images.yml")
         for host in HOSTS:
             self.hosts.setdefault(name, {}).update(self.gitlab.services(host))
 
@@ -73,6 +76,7 @@ def tell(story: Story, engine: World) -> None:
     """Everything that happens, in its order."""
     gitlab = story.gitlab
     manifests = gitlab.claims / "manifests"
+    gitlab.shows_images_to_all(False)
     story.protected("first", "--manual", "approve receipt-ocr")
     gitlab.start_gateway()
     story.engine["first"] = engine.running()
@@ -90,11 +94,16 @@ def tell(story: Story, engine: World) -> None:
     gitlab.git(gitlab.claims, "switch", "--quiet", "--create", "good", "main")
     (manifests / "receipt-ocr.yml").write_text(re.sub(r"image: .*", f"image: {NEXT}", receipt), encoding="utf-8")
     new = form.replace("service: form-ocr", "service: claims-letters").replace("memory: 18 GiB", "memory: 8 GiB")
-    (manifests / "claims-letters.yml").write_text(new, encoding="utf-8")
+    (manifests / "claims-letters.yml").write_text(new.replace(gitlab.form, gitlab.letters), encoding="utf-8")
     (manifests / "form-ocr.yml").unlink()
     gitlab.commit(gitlab.claims, "One changed, one new, one removed", push=False)
+    gitlab.shows_images_to_all(True)
     with tripwires(gitlab, story.touched):
         story.runs["good"] = gitlab.merge_request(gitlab.claims)
+    gitlab.shows_images_to_all(False)
+    story.records["good"] = gitlab.state("images.yml")
+    kept = gitlab.claims / ".gitlab-ci-local" / "artifacts" / "compat" / "out"
+    story.compat = {path.name: path.read_text(encoding="utf-8") for path in kept.glob("compat.*")}
     story.widgets["good"] = widget(gitlab.claims)
     story.pages["good"] = (gitlab.claims / "out" / "preview.html").read_text(encoding="utf-8")
 
@@ -249,6 +258,34 @@ def test_a_merge_request_shows_what_it_would_change_and_reaches_no_host(story: S
     assert not re.search(r"(?:src|href)=", page)
 
 
+def test_a_merge_request_learns_what_a_new_image_needs_and_an_image_that_nobody_tells_of_is_one_line(story: Story) -> None:
+    told = " ".join(story.runs["good"].words("compat").split())
+    short = {
+        name: f"images.example.com/claims/{name}@{image.partition('@')[2][:19]}"
+        for name, image in (("letters", story.gitlab.letters), ("form-ocr", story.gitlab.form))
+    }
+    assert f"{short['letters']} (claims-letters): CUDA 12.4.1, 1 more variable (told by its registry)" in told
+    # The binding plan had recorded that one.
+    assert short["form-ocr"] not in told
+    refused = f"its registry: 127.0.0.1:{story.gitlab.nobody}: Connection refused"
+    assert f"registry.example.com/claims/receipt-ocr@sha256:{'7' * 12} (receipt-ocr): declared: CUDA 12.4; {refused}" in told
+    assert re.search(rf"registry.example.com/claims/receipt-ocr@sha256:[0-9a-f]{{12}} \({PREVIEW}\): {refused}", told)
+    verdicts = json.loads(story.compat["compat.json"])["verdicts"]
+    assert {each["service"] for each in verdicts} == {"claims-letters", "receipt-ocr", PREVIEW}
+    known = {
+        each["service"] for each in verdicts if not any("CUDA of the image is not known" in one["message"] for one in each["findings"])
+    }
+    assert known == {"claims-letters", "receipt-ocr"}
+    assert story.compat["compat.txt"].splitlines()[0].split()[:3] == ["HOST", "GPU", "claims-letters"]
+
+
+def test_the_record_of_images_is_pushed_by_the_binding_plan_alone(story: Story) -> None:
+    recorded = {name: set(yaml.safe_load(text)["images"]) for name, text in story.records.items()}
+    form, letters = (image.partition("@")[2] for image in (story.gitlab.form, story.gitlab.letters))
+    assert recorded["first"] == recorded["good"] == {form}
+    assert recorded["frozen"] == recorded["done"] == {form, letters}
+
+
 def test_a_changed_a_new_and_a_removed_service_each_have_their_jobs(story: Story) -> None:
     assert sorted(story.jobs("frozen")) == [
         "approve receipt-ocr",
@@ -319,14 +356,14 @@ def test_whatever_a_job_names_is_there_and_jobs_of_one_host_take_turns(story: St
 
 
 def test_no_secret_is_in_a_log_an_artifact_a_repository_or_a_page(story: Story) -> None:
-    needles = (SECRET.encode(), KEY.encode())
+    needles = (SECRET.encode(), KEY.encode(), PASSWORD.encode())
     everywhere = story.gitlab.everywhere()
     found = {str(path.relative_to(story.gitlab.work)) for path, content in everywhere if any(one in content for one in needles)}
     sealed = {name for name in found if re.fullmatch(r"gpu-prod-0\d/(?:secrets|state)/.*", name)}
     assert found - sealed == {"home/secrets.yml"}
     told = [run.output for run in story.runs.values()]
     told.append(story.gitlab.git(story.gitlab.platform, "log", "--patch", "--all", "origin/fleet-state"))
-    assert not [text for text in told if SECRET in text or KEY in text]
+    assert not [text for text in told if SECRET in text or KEY in text or PASSWORD in text]
 
 
 def schema_problems(*paths: Path) -> str:

@@ -30,7 +30,21 @@ TODAY = "2026-11-21"
 QUICK = settings(max_examples=150, derandomize=True, database=None, deadline=None)
 OF_HOST = {
     **{
-        name: name for name in ("present", "driver", "flavour", "kernel", "gcc", "engine", "docker", "cdi", "runtime", "specs", "vgpu_host")
+        name: name
+        for name in (
+            "present",
+            "driver",
+            "flavour",
+            "kernel",
+            "gcc",
+            "kernel_gcc",
+            "engine",
+            "docker",
+            "cdi",
+            "runtime",
+            "specs",
+            "vgpu_host",
+        )
     },
     "toolkit": "container_toolkit",
 }
@@ -302,8 +316,12 @@ def test_requirements_are_and_between_variables_and_or_within_one() -> None:
 def test_a_host_is_read_from_its_facts() -> None:
     catalogue = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
     sensed = {
-        "host": {"os": {"id": "debian", "version": "13"}, "kernel": "6.12.107"},
-        "driver": {"present": True, "version": "580.105.08", "cuda": "13.0", "flavour": "open"},
+        "host": {
+            "os": {"id": "debian", "version": "13"},
+            "kernel": "6.12.107",
+            "gcc": {"installed": "14.2.0", "kernel": "14.2.0", "matching": True},
+        },
+        "driver": {"present": True, "version": "580.105.08", "cuda": "13.0", "flavour": "open", "vgpu_host": None},
         "engine": {
             "docker": {"present": True, "version": "28.3.0", "cdi": True, "runtimes": ["nvidia", "runc"]},
             "cdi_specs": [],
@@ -317,6 +335,13 @@ def test_a_host_is_read_from_its_facts() -> None:
         *("580.105.08", "13.0", "open", "28.3.0", True, True, False, "1.20.1"),
     )
     assert host_of("gpu-01", sensed, catalogue).container_toolkit == "1.11.0"
+    assert (host.gcc, host.kernel_gcc, host.vgpu_host) == ("14.2.0", None, None)
+    sensed["host"]["gcc"] = {"installed": "11.4.0", "kernel": "12.3.0", "matching": False}
+    assert (host_of("gpu-01", sensed, catalogue).gcc, host_of("gpu-01", sensed, catalogue).kernel_gcc) == ("11.4.0", "12.3.0")
+    # What a guest sees itself is what runs below it; the inventory is asked where it sees nothing.
+    assert host_of("gpu-01", sensed, catalogue, {"vgpu_host": "595.71.03"}).vgpu_host == "595.71.03"
+    sensed["driver"]["vgpu_host"] = "580.105.06"
+    assert host_of("gpu-01", sensed, catalogue, {"vgpu_host": "595.71.03"}).vgpu_host == "580.105.06"
     assert host_of("gpu-02", {}, catalogue) == CompatHost("gpu-02")
 
 

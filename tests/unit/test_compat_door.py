@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.fleet.plugins.action.compat import run
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import drivers_below
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "inventories" / "example" / "manifests"
@@ -118,11 +120,14 @@ def test_an_image_whose_variables_nobody_gave_blocks_nothing(manifests: Path) ->
 
 def test_the_paper_beside_is_the_same_and_is_written_again_only_when_something_changes(manifests: Path, tmp_path: Path) -> None:
     paper = tmp_path / "reports" / "compat.json"
-    arguments = {"hosts": fleet(), "templates": [], "images": {}, "today": "2026-11-21", "dest": str(paper), "manifests": str(manifests)}
+    table = tmp_path / "reports" / "compat.txt"
+    given = {"hosts": fleet(), "templates": [], "images": {}, "today": "2026-11-21", "manifests": str(manifests)}
+    arguments = {**given, "dest": str(paper), "table_dest": str(table)}
     assert run(arguments, check_mode=True, diff=True)["changed"]
-    assert not paper.exists()
+    assert not paper.parent.exists()
     first = run(arguments)
     assert first["changed"]
+    assert table.read_text(encoding="utf-8").splitlines() == first["table"]
     told = json.loads(paper.read_text(encoding="utf-8"))
     assert (told["schema"], told["today"], told["verdicts"]) == (1, "2026-11-21", first["verdicts"])
     assert told["unread"] == {"gpu-09": "no route to host", "gpu-10": "it has no GPU that can be seen"}
@@ -167,3 +172,52 @@ def test_the_examples_services_are_judged_by_a_playbook(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "llm-chat" in done.stdout
     assert "changed=False" in done.stdout
+
+
+# ---- the host below a vGPU
+
+
+def vgpu_fleet(parent: t.Any, sensed: str | None = None) -> dict[str, dict[str, t.Any]]:
+    """A virtual machine with a vGPU, and the host below it."""
+    guest = facts("580.159.03", ("NVIDIA A10-24Q", "8.6"))
+    guest["gpus"][0]["virtualization"] = "vgpu"
+    guest["driver"]["vgpu_host"] = sensed
+    below = facts("570.172.07", ("NVIDIA A10", "8.6"))
+    return {"vm-01": {"facts": guest, "policy": {"fleet_parent": parent}}, "kvm-01": {"facts": below, "policy": {}}}
+
+
+@pytest.mark.parametrize(
+    ("parent", "sensed", "effect", "words"),
+    [
+        (
+            {"host": "kvm-01"},
+            None,
+            "no",
+            "guest of vGPU 19 (580.159.03) on a host of vGPU 18 (570.172.07): the guest is newer than its host",
+        ),
+        # What the guest sees is what runs below it.
+        ({"host": "kvm-01"}, "580.159.01", None, ""),
+        (None, "570.172.07", "no", "the guest is newer than its host"),
+        (None, None, "warn", "whether a host with driver that is not known takes this guest is not known"),
+        ({"host": "gone"}, None, "warn", "that is not known"),
+        ("kvm-01", None, "warn", "that is not known"),
+    ],
+)
+def test_the_driver_below_a_vgpu_is_the_guests_own_word_or_that_of_the_host_that_the_inventory_names(
+    manifests: Path, parent: t.Any, sensed: str | None, effect: str | None, words: str
+) -> None:
+    hosts = vgpu_fleet(parent, sensed)
+    verdicts = judged(manifests, hosts=hosts)["verdicts"]
+    found = [
+        one
+        for each in verdicts
+        if (each["host"], each["service"]) == ("vm-01", "chat")
+        for one in each["findings"]
+        if one["rule"] == "vgpu"
+    ]
+    assert [one["effect"] for one in found] == ([effect] if effect else [])
+    assert all(words in one["message"] for one in found)
+    read = {name: host["facts"] for name, host in hosts.items()}
+    manifest = {"service": "chat", "image": None, "runtime": "http", "gpu": {"isolation": "exclusive"}}
+    barred = door.judge({}).bars(door.catalogue(), read, [manifest], drivers_below(hosts)).get("chat", {})
+    assert {name for name, _board in barred} == ({"vm-01"} if effect == "no" else set())

@@ -108,6 +108,7 @@ def test_the_facts_of_a_host_have_their_documented_shape(fleet_host: MakeHost, o
         "nvml": shown["driver"]["nvml"],
         "cuda": f"{shown['driver']['cuda'] // 1000}.{shown['driver']['cuda'] % 1000 // 10}",
         "flavour": None,
+        "vgpu_host": None,
         "error": None,
     }
     assert result["iommu"] == {"groups": 0, "active": False}
@@ -190,6 +191,7 @@ def test_a_missing_driver_is_an_answer(fleet_host: MakeHost, options: Options, m
         "nvml": None,
         "cuda": None,
         "flavour": None,
+        "vgpu_host": None,
         "error": "nvmlInit: NVML_ERROR_DRIVER_NOT_LOADED (Driver Not Loaded)",
     }
     assert result["gpus"] == []

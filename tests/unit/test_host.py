@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils import host
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 MEMINFO = "MemTotal:       527433728 kB\nMemFree:        12345678 kB\n"
 OS_RELEASE = 'PRETTY_NAME="Debian GNU/Linux 13 (trixie)"\nNAME="Debian GNU/Linux"\nVERSION_ID="13"\n# ID=not-this\nID=debian\n'
@@ -57,6 +59,7 @@ def test_a_host_is_described_from_its_roots(machine: Path) -> None:
         "hostname": "gpu-prod-01",
         "os": {"id": "debian", "version": "13"},
         "kernel": "6.12.107",
+        "gcc": {"installed": None, "kernel": None, "matching": None},
         "boot_id": "4f1c3a52-98a1-4e0f-a6a5-2d3f0c1b7e11",
         "service_manager": "systemd",
         "cpus": 33,
@@ -239,3 +242,96 @@ def test_a_root_that_shows_no_process_1_names_no_service_manager(machine: Path) 
     notes = host.Notes()
     assert read(machine, notes)["service_manager"] is None
     assert notes.lines == []
+
+
+# ---- the compiler of the kernel
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (
+            "Linux version 6.12.43+deb13-amd64 (debian-kernel@lists.debian.org) (x86_64-linux-gnu-gcc-14 (Debian 14.2.0-19) 14.2.0, "
+            "GNU ld (GNU Binutils for Debian) 2.44) #1 SMP PREEMPT_DYNAMIC Debian 6.12.43-1 (2025-08-27)",
+            "14.2.0",
+        ),
+        (
+            "Linux version 6.8.0-40-generic (buildd@lcy02-amd64-078) (x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-1ubuntu1~22.04) 12.3.0, "
+            "GNU ld (GNU Binutils for Ubuntu) 2.38) #40~22.04.3-Ubuntu SMP PREEMPT_DYNAMIC",
+            "12.3.0",
+        ),
+        (
+            "Linux version 5.14.0-570.12.1.el9_6.x86_64 (mockbuild@x86-64-01.build.eng.rdu2.redhat.com) "
+            "(gcc (GCC) 11.5.0 20240719 (Red Hat 11.5.0-5), GNU ld version 2.35.2-63.el9) #1 SMP PREEMPT_DYNAMIC",
+            "11.5.0",
+        ),
+        ("Linux version 4.19.0-26-amd64 (debian-kernel@lists.debian.org) (gcc version 8.3.0 (Debian 8.3.0-6)) #1 SMP", "8.3.0"),
+        ("Linux version 6.6.9 (nobody@home) (clang version 17.0.6, LLD 17.0.6) #1 SMP PREEMPT_DYNAMIC", None),
+        ("", None),
+    ],
+    ids=["debian-13", "ubuntu-22.04-hwe", "rhel-9", "debian-10", "clang", "empty"],
+)
+def test_the_kernel_says_which_gcc_built_it(tmp_path: Path, text: str, version: str | None) -> None:
+    write(tmp_path / "version", f"{text}\n")
+    assert host.kernel_gcc(tmp_path) == version
+    assert host.kernel_gcc(tmp_path / "nowhere") is None
+
+
+# ---- the host below a vGPU
+
+
+VERSION_RECORD = b"\x00\x16" + b"580.105.06" + b"r580_95\0\0\0"
+
+
+def pci_config(*records: bytes, mark: bytes = b"VF", capabilities: bool = True) -> bytes:
+    """256 bytes of a device whose second capability is its vendor's."""
+    body = mark + b"".join(records)
+    own = bytes([0x09, 0x00, 3 + len(body)]) + body
+    config = bytearray(256)
+    config[0:4] = b"\xde\x10\xb5\x20"
+    config[0x06] = 0x10 if capabilities else 0x00
+    config[0x34] = 0x68
+    config[0x68:0x6B] = bytes([0x05, 0xD0, 0x00])  # MSI, and then
+    config[0xD0 : 0xD0 + len(own)] = own
+    return bytes(config)
+
+
+def test_a_guest_reads_the_driver_of_the_host_below_from_its_vgpu(tmp_path: Path) -> None:
+    place = tmp_path / "bus/pci/devices/0000:06:00.0"
+    place.mkdir(parents=True)
+    config = place / "config"
+    config.write_bytes(pci_config(VERSION_RECORD) + bytes(3840))
+    assert host.vgpu_host_driver(str(tmp_path), "0000:06:00.0") == "580.105.06"
+    config.write_bytes(pci_config(b"\x07\x04ab", VERSION_RECORD))
+    assert host.vgpu_host_driver(str(tmp_path), "0000:06:00.0") == "580.105.06"
+    config.write_bytes(pci_config(VERSION_RECORD)[:64])
+    with pytest.raises(ValueError, match="only 64 bytes of its PCI configuration can be read"):
+        host.vgpu_host_driver(str(tmp_path), "0000:06:00.0")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        pci_config(VERSION_RECORD, capabilities=False),
+        pci_config(VERSION_RECORD, mark=b"\0\0"),
+        pci_config(),
+        pci_config(b"\x00\x02"),
+        pci_config(b"\x00\x16" + bytes(20)),
+        pci_config(b"\x00\x16" + b"none at al" + bytes(10)),
+        pci_config(b"\x07\x00", VERSION_RECORD),
+        pci_config(b"\x07\x01", VERSION_RECORD),
+        pci_config(b"\x07\xff", VERSION_RECORD),
+    ],
+    ids=["no list", "of another", "no record", "short", "empty", "no version", "no end", "too short to be one", "beyond the end"],
+)
+def test_a_device_that_says_nothing_of_a_host_below_has_none(config: bytes) -> None:
+    assert host.parse_vgpu_host_driver(config) is None
+
+
+@settings(max_examples=300, derandomize=True, database=None, deadline=None)
+@given(st.binary(min_size=256, max_size=256))
+@example(bytes([0xFF]) * 256)
+@example(bytes(0x34) + bytes([0x34]) + bytes(203))
+def test_no_pci_configuration_breaks_the_reader(config: bytes) -> None:
+    found = host.parse_vgpu_host_driver(config[:6] + b"\x10" + config[7:])
+    assert found is None or found.replace(".", "").isdigit()
