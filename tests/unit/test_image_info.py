@@ -313,6 +313,18 @@ def test_a_login_opens_what_is_not_shown_to_everybody(registry: Registry, run_mo
     assert LOGIN[1] not in json.dumps(result)
 
 
+def test_a_login_without_a_password_is_none_so_that_what_everybody_may_read_is_read(registry: Registry, run_module: RunModule) -> None:
+    image = name_of(registry, registry.image({"Env": world.OCR}))
+    asked = {"images": [image], "from": "registry", "mirrors": {registry.host: registry.url}}
+    login = {"registry": registry.host, "username": "", "password": ""}
+    registry.rules.login = ("claims", "pw")
+    result = run_module("image_info", {**asked, "logins": [login]})
+    assert result["missing"] == {image: f"{registry.host}: it asks for a login; give one for it, or name an image that everybody may read"}
+    registry.rules.login = None
+    assert list(run_module("image_info", {**asked, "logins": [login]})["found"]) == [image]
+    assert {each.authorization for each in registry.asked} == {None}
+
+
 @pytest.mark.parametrize("tokens", [True, False], ids=["tokens", "basic"])
 def test_a_login_that_is_not_taken_is_not_shown_twice(registry: Registry, tokens: bool) -> None:
     registry.rules.login = LOGIN

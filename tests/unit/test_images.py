@@ -143,6 +143,26 @@ def test_an_image_that_nobody_could_read_is_one_line_that_names_everybody_who_wa
     assert not site.record.exists()
 
 
+def test_an_image_that_every_manifest_declares_is_no_unknown_one_and_is_asked_about_all_the_same(site: Site) -> None:
+    site.describe("ocr", manifest("ocr", OCR, "needs: {cuda: '12.4'}"))
+    site.describe("forms", manifest("forms", OCR, "needs: {cuda: '12.6'}"))
+    down = {"found": {}, "missing": dict.fromkeys((OCR, CHAT, FORM), "registry.example.com: no whole answer in 20 s")}
+    result = site.run(registry=down)
+    assert result["wanted"] == [OCR, CHAT, FORM]
+    assert [line.partition(": ")[0] for line in result["missing"]] == [
+        f"registry.example.com/{name}@{digest[:19]} ({name})" for name, digest in (("chat", B), ("form", C))
+    ]
+    assert result["lines"][0] == (
+        f"registry.example.com/ocr@{A[:19]} (forms, ocr): declared: CUDA 12.4 and 12.6; "
+        "its registry: registry.example.com: no whole answer in 20 s"
+    )
+    # One that does not declare it leaves it unknown.
+    site.describe("forms", manifest("forms", OCR, "needs: {capability: '8.0'}"))
+    assert len(site.run(registry=down)["missing"]) == 3
+    site.run(registry=found(SAYS, OCR))
+    assert site.run(registry=down)["wanted"] == [CHAT, FORM]
+
+
 def test_asked_again_another_answer_takes_the_place_of_the_old_and_none_leaves_it(site: Site) -> None:
     site.run(registry=found(SAYS, OCR, CHAT, FORM))
     assert site.run(registry=found(["CUDA_VERSION=11.8.0"], OCR))["changed"] is False

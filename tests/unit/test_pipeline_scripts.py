@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import typing as t
 from pathlib import Path
@@ -56,3 +57,36 @@ def test_the_trigger_token_is_in_no_argument_of_a_program(tmp_path: Path) -> Non
         "--form token=<- --form ref=main https://gitlab.example.com/api/v4/projects/platform%2Fgpu-fleet/trigger/pipeline"
     )
     assert given == "glptt-secret"
+
+
+@pytest.mark.parametrize("name", [".fleet-compat", ".fleet-preview", ".fleet-plan"])
+def test_images_are_asked_about_before_anything_is_judged_and_logins_are_in_no_argument(tmp_path: Path, name: str) -> None:
+    given = {
+        "FLEET_ROOT": ".",
+        "FLEET_INVENTORY": "inventory/hosts.yml",
+        "FLEET_IMAGES_STRICT": "false",
+        "FLEET_SECRETS": "/tmp/secrets.yml",
+    }
+    script = [line for line in job("base.yml", name)["script"] if "ansible-playbook" in line and "gather_sources" not in line][:2]
+    calls = told(tmp_path, "ansible-playbook", 'echo "$@"', script, **given).splitlines()
+    learnt, judged = calls
+    assert "gpuops.fleet.images" in learnt
+    assert re.search(r"gpuops\.fleet\.(check|plan)\b", judged)
+    # A merge request reaches no host and has no secret.
+    _program, *options = learnt.split(" -e ")
+    if name == ".fleet-plan":
+        assert options == ['{"fleet_images_strict":false}', "@/tmp/secrets.yml"]
+    else:
+        assert options == ['{"fleet_published_only":true,"fleet_images_strict":false}']
+
+
+def test_what_was_judged_is_kept_and_only_the_binding_plan_pushes() -> None:
+    compat = job("base.yml", ".fleet-compat")
+    (check,) = [line for line in compat["script"] if "gpuops.fleet.check" in line]
+    for path in compat["artifacts"]["paths"]:
+        assert f"$PWD/{path}" in check
+    assert compat["artifacts"]["when"] == "always"
+    pushing = [name for name, each in yaml.safe_load((CI / "base.yml").read_text(encoding="utf-8")).items() if " push " in str(each)]
+    assert pushing == [".fleet-plan"]
+    sample = CI.parent / "inventories/example/gitlab/platform/inventory/group_vars/all.yml"
+    assert yaml.safe_load(sample.read_text(encoding="utf-8"))["fleet_images"] == "{{ inventory_dir }}/../state/images.yml"
