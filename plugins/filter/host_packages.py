@@ -41,6 +41,11 @@ def toolkit_refusal(toolkit: str | None, mode: str) -> str:
     return host_packages.toolkit_refusal(door.compat_facts(), toolkit, mode)
 
 
+def install_problem(result: t.Mapping[str, t.Any], host: str) -> str:
+    """Why packages were not installed, in one line, from the result of the task that failed."""
+    return host_packages.install_problem(host, result)
+
+
 class FilterModule:
     """What ansible-core looks for in this file."""
 
@@ -50,5 +55,6 @@ class FilterModule:
             "engine_settings": engine_settings,
             "engine_version": engine_version,
             "install_plan": install_plan,
+            "install_problem": install_problem,
             "toolkit_refusal": toolkit_refusal,
         }

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.commands import run
 from ansible_collections.gpuops.fleet.plugins.module_utils.driver_packages import (
     dnf_versions,
     dpkg_packages,
+    dpkg_unfinished,
     madison,
     rpm_packages,
     sources,
@@ -43,6 +44,9 @@ _OURS = re.compile(
 _MODULES = re.compile(
     r"^(?:nvidia(?:-[a-z0-9]+)*-kernel(?:-open)?-dkms|nvidia-dkms-.+|nvidia-headless-[0-9].*|kmod-nvidia-.*dkms|nvidia-open|cuda-drivers)$"
 )
+
+
+_FINISHED: t.Mapping[str, t.Any] = {"interrupted": False, "packages": []}
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ def look(options: Options) -> dict[str, t.Any]:
             "packages": {name: packages[name] for name in sorted(packages) if _OURS.match(name) or name in options.packages},
         },
         "held": sorted(name for name in held if _OURS.match(name) or name in options.packages),
+        "unfinished": (None if by_rpm else notes.attempt("unfinished", lambda: dpkg_unfinished(root))) or _FINISHED,
         "recorded": notes.attempt("record", lambda: recorded(Path(options.state_dir))) or {},
         "candidates": notes.attempt("candidates", lambda: _candidates(options, root, by_rpm)) if options.packages else None,
         "sources": notes.attempt("sources", lambda: sources(root)) or [],

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import typing as t
 from pathlib import Path
@@ -15,6 +16,8 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 _OPTION = re.compile(r"^\s*deb\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)\s*(.*)$")
 # What role nvidia_driver writes itself: no source that the site has.
 _OWN = "gpuops-fleet-nvidia.sources"
+# States of dpkg's in which nothing is half done.
+_WHOLE = ("installed", "config-files", "not-installed")
 
 
 def dpkg_packages(root: Path) -> tuple[dict[str, str], list[str]]:
@@ -30,6 +33,24 @@ def dpkg_packages(root: Path) -> tuple[dict[str, str], list[str]]:
         if state == "ok installed":
             installed[fields["Package"]] = fields.get("Version", "")
     return installed, sorted(set(held))
+
+
+def dpkg_unfinished(root: Path) -> dict[str, t.Any]:
+    """What an earlier installation left: ``interrupted``: dpkg was ended in the middle, and apt refuses all until it has taken up its
+    journal; ``packages``: those that are unpacked and not configured, or less.
+
+    Source: dpkg's own form (lib/dpkg/dbmodify.c): one file each in ``updates`` since the status file was written last, by number.
+    """
+    folder = root / "var/lib/dpkg/updates"
+    journal = sorted((name for name in (os.listdir(folder) if folder.is_dir() else []) if name.isdigit()), key=int)
+    states: dict[str, str] = {}
+    status = root / "var/lib/dpkg/status"
+    for path in [*([status] if status.exists() else []), *(folder / name for name in journal)]:
+        for paragraph in path.read_text(encoding="utf-8", errors="replace").split("\n\n"):
+            fields = dict(re.findall(r"^(Package|Status): (.*)$", paragraph, re.MULTILINE))
+            if "Package" in fields:
+                states[fields["Package"]] = fields.get("Status", "").rpartition(" ")[2]
+    return {"interrupted": bool(journal), "packages": sorted(name for name, state in states.items() if state not in _WHOLE)}
 
 
 def rpm_packages(program: str, timeout: int) -> dict[str, str]:

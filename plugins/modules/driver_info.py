@@ -132,6 +132,13 @@ facts:
       type: list
       elements: str
       sample: [nvidia-smi]
+    unfinished:
+      description:
+        - What an earlier installation left. Whether dpkg was C(interrupted), so that apt refuses to go on, and the C(packages) that are
+          unpacked and not configured, or less.
+      returned: always
+      type: dict
+      sample: {interrupted: false, packages: []}
     recorded:
       description: What role P(gpuops.fleet.nvidia_driver#role) wrote down on the host.
       returned: always

@@ -280,6 +280,9 @@ def _refuse_secure_boot(choice: Choice, sensed: Data, policy: Policy) -> None:
 def _lines(sensed: Data, result: Work) -> list[str]:
     """The steps in words."""
     lines = []
+    unfinished = sensed.get("unfinished") or {}
+    if unfinished.get("interrupted"):
+        lines.append(f"finish what an earlier installation was ended in: {', '.join(unfinished['packages']) or 'its journal'}")
     if result.repository is not None and not result.repository.there:
         lines.append(f"add {result.repository.what}")
     if result.stream and result.install:

@@ -8,8 +8,9 @@ Pure: what Ansible knows of a host and ``data/engine_packages.yml`` come in, nam
 
 from __future__ import annotations
 
+import re
 import typing as t
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -178,3 +179,64 @@ def toolkit_refusal(facts: CompatFacts, toolkit: str | None, mode: str) -> str:
     if mode != "cdi" or not toolkit or version(toolkit.rstrip("*").rstrip("-")) >= version(first):
         return ""
     return f"container toolkit {toolkit} makes no CDI specification: install {first} or newer, or set the mode to runtime ({known.source})"
+
+
+# What apt, dpkg, DKMS and dnf say when they cannot go on, the most telling first, and what then helps.
+_TELLING: tuple[tuple[str, str], ...] = (
+    (
+        r"No space left on device|You don't have enough free space|At least \d+\S* more space needed|Disk Requirements",
+        "free some, for instance with `apt-get clean`",
+    ),
+    (r"kernel headers for (?:target )?kernel \S+ (?:at \S+ )?cannot be found", "install that kernel's headers, or boot one that has them"),
+    (
+        r"Bad return status for module build|Building module.*failed|Error! The .* module .* build",
+        "its make.log below /var/lib/dkms has the compiler's words",
+    ),
+    (r"dpkg was interrupted", "run `dpkg --configure -a` there"),
+    (r"Could not get lock|is another process using it|lock-frontend", "wait for what installs there now"),
+    (
+        r"Failed to fetch|Unable to fetch|Could not resolve|Hash Sum mismatch|Cannot download|Failed to download|Curl error",
+        "look at the source of packages",
+    ),
+    (
+        r"have unmet dependencies|held broken packages|nothing provides|conflicting requests",
+        "look at what holds them: `apt-mark showhold`",
+    ),
+    (r"error processing (?:package|archive)|subprocess returned error", ""),
+)
+# In which the reason of the line before it stands.
+_HEAD = re.compile(r"^dpkg: error processing .*:$")
+_LONGEST_LINE = 360
+
+
+def install_problem(host: str, result: Data) -> str:
+    """Why a task that installs packages failed, in one line with what helps. ``result``: of module apt, dnf or command."""
+    lines = list(_said(result))
+    for pattern, hint in _TELLING:
+        found = next((line for line in lines if re.search(pattern, line)), None)
+        if found is not None:
+            return _problem(host, found, hint)
+    return _problem(host, next((line for line in lines if line.startswith("E: ")), lines[-1] if lines else "no reason given"), "")
+
+
+def _problem(host: str, words: str, hint: str) -> str:
+    # dpkg names the file first and the reason last.
+    short = words if len(words) <= _LONGEST_LINE else f"{words[: _LONGEST_LINE // 3]} ... {words[-_LONGEST_LINE // 3 * 2 :]}"
+    return f"{host}: packages were not installed: {short}; {f'{hint}, and ' if hint else ''}run this again: it finishes what is half done"
+
+
+def _said(result: Data) -> Iterator[str]:
+    """The lines of all that it said, those with the reason first; what dpkg says in two lines is one."""
+    msg = str(result.get("msg") or "")
+    # Module apt puts its whole command before apt's words.
+    texts = [str(result.get("stderr") or ""), msg.partition("' failed: ")[2] or msg, str(result.get("stdout") or "")]
+    texts += [str(each) for each in result.get("failures") or ()]
+    head = ""
+    for line in (" ".join(line.split()) for text in texts for line in text.splitlines()):
+        if _HEAD.match(line):
+            head = f"{line} "
+        elif line:
+            yield head + line
+            head = ""
+    if head:
+        yield head.strip()

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import typing as t
 from pathlib import Path
 
@@ -306,3 +308,46 @@ def test_the_module_changes_nothing(tree: Tree, run_module: RunModule) -> None:
     assert result["changed"] is False
     assert result["facts"]["os"] == {"id": "debian", "version": "13", "codename": "trixie"}
     assert sorted(str(path) for path in tree.root.rglob("*")) == before
+
+
+# ---- an installation that was ended
+
+
+def test_a_package_that_is_half_done_is_named_and_is_not_installed(tree: Tree) -> None:
+    found = tree.look()
+    assert found["unfinished"] == {"interrupted": False, "packages": ["nvidia-kernel-dkms"]}
+    assert "nvidia-kernel-dkms" not in found["installed"]["packages"]
+
+
+def test_dpkgs_journal_rules_over_its_status_in_the_order_of_its_numbers(tree: Tree) -> None:
+    updates = ("unpacked", "half-configured", "installed", "half-configured")
+    for number, state in zip((2, 9, 10, 11), updates, strict=True):
+        package = "nvidia-smi" if number < 11 else "libcuda1"
+        tree.write(f"var/lib/dpkg/updates/{number:04}", f"Package: {package}\nStatus: install ok {state}\nVersion: 1\n")
+    tree.write("var/lib/dpkg/updates/tmp.i", "#padding\n" * 20)
+    assert tree.look()["unfinished"] == {"interrupted": True, "packages": ["libcuda1", "nvidia-kernel-dkms"]}
+
+
+@pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="no dpkg on this machine")
+def test_the_journal_of_a_real_dpkg_that_was_killed_is_seen_and_its_own_repair_ends_it(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    for name in ("updates", "info", "triggers"):
+        (root / "var/lib/dpkg" / name).mkdir(parents=True)
+    (root / "var/lib/dpkg/status").touch()
+    script = tmp_path / "package/DEBIAN/postinst"
+    script.parent.mkdir(parents=True)
+    described = "Package: nvidia-kernel-dkms\nVersion: 1.0\nArchitecture: all\nMaintainer: a <a@example.com>\nDescription: x\n"
+    (script.parent / "control").write_text(described, encoding="utf-8")
+    # What happens when a host is reset while DKMS builds; the second time nobody resets it.
+    script.write_text(f"#!/bin/sh\ntest -e {tmp_path}/again || {{ touch {tmp_path}/again; kill -9 $PPID; sleep 5; }}\n", encoding="utf-8")
+    script.chmod(0o755)
+    subprocess.run(["dpkg-deb", "-Zgzip", "--build", str(tmp_path / "package"), str(tmp_path / "a.deb")], check=True, capture_output=True)
+    command = ["dpkg", f"--root={root}", "--force-not-root", "--force-script-chrootless", f"--log={tmp_path}/log"]
+    environment = {**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
+    killed = subprocess.run([*command, "--install", str(tmp_path / "a.deb")], env=environment, capture_output=True, check=False)
+    assert killed.returncode == -9
+    assert driver_packages.dpkg_packages(root) == ({}, [])
+    assert driver_packages.dpkg_unfinished(root) == {"interrupted": True, "packages": ["nvidia-kernel-dkms"]}
+    subprocess.run([*command, "--configure", "--pending"], env=environment, capture_output=True, check=True)
+    assert driver_packages.dpkg_unfinished(root) == {"interrupted": False, "packages": []}
+    assert driver_packages.dpkg_packages(root) == ({"nvidia-kernel-dkms": "1.0"}, [])

@@ -210,3 +210,89 @@ def test_a_link_that_cannot_be_made_is_told(dev: Path, run_module: RunModule) ->
     (dev / "char").write_text("", encoding="utf-8")
     result = run_module("dev_char", {"dev_root": str(dev)})
     assert (result["failed"], result["msg"]) == (True, f"cannot make {dev}/char/1:5: File exists")
+
+
+# ---- why packages were not installed: dpkg's words as 1.21.22 printed them on a full disk and below a script that failed
+
+APT = "'/usr/bin/apt-get -y -o \"Dpkg::Options::=--force-confdef\" install 'nvidia-kernel-dkms=550.163.01-2'' failed: "
+FULL_DPKG = """dpkg: error processing archive /var/cache/apt/archives/libcuda1_550.163.01-2_amd64.deb (--unpack):
+ cannot copy extracted data for './usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.550.163.01' to \
+'/usr/lib/x86_64-linux-gnu/nvidia/current/libcuda.so.550.163.01.dpkg-new': failed to write (No space left on device)
+dpkg-deb: error: paste subprocess was killed by signal (Broken pipe)
+Errors were encountered while processing:
+ /var/cache/apt/archives/libcuda1_550.163.01-2_amd64.deb
+E: Sub-process /usr/bin/dpkg returned an error code (1)
+"""
+POSTINST = """dpkg: error processing package nvidia-kernel-dkms (--configure):
+ installed nvidia-kernel-dkms package post-installation script subprocess returned error exit status 10
+Errors were encountered while processing:
+ nvidia-kernel-dkms
+E: Sub-process /usr/bin/dpkg returned an error code (1)
+"""
+DKMS = """Building module(s)...(bad exit status: 2)
+Error! Bad return status for module build on kernel: 6.12.107+deb13-amd64 (x86_64)
+Consult /var/lib/dkms/nvidia-current/550.163.01/build/make.log for more information.
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "words", "helps"),
+    [
+        ({"msg": APT + FULL_DPKG, "stderr": FULL_DPKG}, "failed to write (No space left on device)", "free some"),
+        (
+            {"msg": APT + "E: You don't have enough free space in /var/cache/apt/archives/.\n"},
+            "E: You don't have enough free space in /var/cache/apt/archives/.",
+            "free some, for instance with `apt-get clean`",
+        ),
+        ({"msg": APT + POSTINST, "stderr": POSTINST, "stdout": DKMS}, "Bad return status for module build on kernel: 6.12.107", "make.log"),
+        (
+            {"msg": APT + POSTINST, "stderr": POSTINST},
+            "nvidia-kernel-dkms (--configure): installed nvidia-kernel-dkms package post-inst",
+            "",
+        ),
+        (
+            {"msg": APT + "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem. \n"},
+            "dpkg was interrupted",
+            "run `dpkg --configure -a` there",
+        ),
+        (
+            {
+                "msg": APT
+                + "E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 812 (unattended-upgr)\nE: Unable to acquire"
+            },
+            "held by process 812",
+            "wait for what installs there now",
+        ),
+        (
+            {"msg": APT + "E: Failed to fetch http://mirror.example.com/a.deb  Connection failed\nE: Unable to fetch some archives"},
+            "E: Failed to fetch http://mirror.example.com/a.deb Connection failed",
+            "look at the source of packages",
+        ),
+        (
+            {
+                "msg": "Failed to install some of the specified packages",
+                "failures": ["Problem: nothing provides dkms needed by kmod-nvidia"],
+            },
+            "nothing provides dkms needed by kmod-nvidia",
+            "look at what holds them",
+        ),
+        (
+            {"msg": "Failed to validate GPG", "failures": ["At least 512MB more space needed on the / filesystem."]},
+            "At least 512MB more space needed",
+            "free some",
+        ),
+        ({"msg": APT + "E: Something else\n"}, "E: Something else", ""),
+        ({"msg": "no package matching 'x' is available"}, "no package matching 'x' is available", ""),
+        ({}, "no reason given", ""),
+        ({"msg": "x" * 5000}, "x" * 120 + " ... " + "x" * 240, ""),
+    ],
+)
+def test_why_packages_were_not_installed_is_one_line_with_what_helps(result: dict[str, t.Any], words: str, helps: str) -> None:
+    line = host_packages.install_problem(result, "gpu-07")
+    assert line.startswith("gpu-07: packages were not installed: ")
+    assert words in line
+    assert helps in line
+    assert "apt-get -y" not in line
+    assert line.endswith("run this again: it finishes what is half done")
+    assert len(line.splitlines()) == 1
+    assert len(line) < 500
