@@ -10,7 +10,7 @@ import typing as t
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import CompatFacts, Confidence, minor, version
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import CompatFacts, Confidence, Fact, minor, version
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_requires import cuda_doubt
 
 if t.TYPE_CHECKING:
@@ -187,6 +187,11 @@ class Case:
         """The newest CUDA that the host's driver speaks: NVML's word, else by the branch; () where nobody knows."""
         known = self.host.driver_cuda or (self.facts.branch_cuda(self.branch) if self.branch else None)
         return minor(version(known)) if known else ()
+
+    @property
+    def spoken(self) -> Fact[None]:
+        """Who says that it speaks that: the host itself, or the facts of its branch."""
+        return Fact(None, "A", "facts of the host") if self.host.driver_cuda else self.facts.branch_cuda_source()
 
 
 def host_of(name: str, facts: Data, catalogue: Catalogue, more: Data | None = None) -> CompatHost:

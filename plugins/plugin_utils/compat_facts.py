@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import AfterValidator, Strict, Wrong, check
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import AfterValidator, Field, Strict, Wrong, check
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located
@@ -69,7 +69,7 @@ class _Row(Strict):
 
 class _Block(Strict):
     conf: Confidence
-    sources: list[str]
+    sources: t.Annotated[list[str], Field(min_length=1)]
 
 
 class Toolkit(_Row):
@@ -286,6 +286,14 @@ class CompatFacts:
     def branch_cuda(self, branch: int) -> str | None:
         """The newest CUDA that a driver branch speaks."""
         return self._file.branch_cuda.map.get(str(branch))
+
+    def branch_cuda_source(self) -> Fact[None]:
+        """How sure that is, and where it was read."""
+        return self._fact(None, self._file.branch_cuda)
+
+    def families_source(self) -> Fact[None]:
+        """How sure the least drivers of whole major releases are, and where they were read."""
+        return self._fact(None, self._file.families)
 
     def branch(self, branch: int) -> Fact[Branch] | None:
         """What is known of a driver branch."""

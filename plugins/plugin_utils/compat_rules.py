@@ -73,7 +73,8 @@ def judge_cuda_driver(case: Case) -> Iterator[Finding]:
     elif not _own(case, known.value, driver):
         own = f"its own driver, {known.value.driver}" if known.value.driver else "its own driver"
         message = f"CUDA {cuda} on driver {case.host.driver}, older than {own}: minor version compatibility; {_LOST}"
-        yield finding("limited", "cuda-driver", message, upgrade(case, known.value.driver or known.value.floor), *facts)
+        by_speech = () if known.value.driver else (case.spoken,)
+        yield finding("limited", "cuda-driver", message, upgrade(case, known.value.driver or known.value.floor), *facts, *by_speech)
 
 
 def _own(case: Case, need: CudaNeed, driver: Version) -> bool:
@@ -88,7 +89,7 @@ def _below(case: Case, floor: str, facts: tuple[Fact[t.Any], ...]) -> Finding:
     cuda, listed = case.image.cuda or "", _listed(case)
     if listed is not None and case.gpu.data_centre:
         message = f"CUDA {cuda} on driver {case.host.driver}: forward compatibility, with the cuda-compat of the image; {_LOST}"
-        return finding("limited", "forward-compat", message, upgrade(case, floor), listed, *facts[1:])
+        return finding("limited", "forward-compat", message, upgrade(case, floor), listed, *facts)
     known = known_gpu(case)
     never = known is not None and known.value.last_cuda is not None and minor(version(cuda)) > minor(version(known.value.last_cuda))
     message = f"CUDA {cuda} needs driver {floor} or newer, here is {case.host.driver}"
@@ -169,12 +170,16 @@ def judge_requires(case: Case) -> Iterator[Finding]:
             yield finding("warn", "image-requires", f"the image's requirement cannot be read at '{error}'", "", source)
             continue
         shown = text if len(text) <= 60 else f"{text[:60]}..."
+        # What the image asks it says itself; that the host lacks it stands on what its driver speaks.
+        sure = (source, case.spoken) if "cuda" in text else (source,)
+        mending = () if hook else (case.facts.families_source(),)
         if helped and not hook:
             message = f"the image requires '{shown}': minor version compatibility mends it, and nothing enforces it; {_LOST}"
-            yield finding("limited", "image-requires", message, _least(case), source)
+            yield finding("limited", "image-requires", message, _least(case), *sure, *mending)
         else:
             why = ", and NVIDIA's runtime will refuse it" if hook else ""
-            yield finding("no", "image-requires", f"the image requires '{shown}', which does not hold here{why}", _least(case), source)
+            message = f"the image requires '{shown}', which does not hold here{why}"
+            yield finding("no", "image-requires", message, _least(case), *sure, *mending)
 
 
 def _family(case: Case) -> Version:

@@ -142,6 +142,56 @@ def test_what_nobody_has_verified_warns_and_blocks_nothing() -> None:
         assert rules(verdict, "no") | rules(verdict, "limited") <= own, verdict.lines()
 
 
+# What each block of facts would say if it said nothing.
+NOTHING: dict[str, tuple[str, t.Any]] = {
+    **{name: ("rows", []) for name in ("families", "architectures", "systems", "gcc", "images")},
+    "cuda_toolkits": ("releases", []),
+    "vgpu": ("releases", {}),
+    "branch_cuda": ("map", {}),
+    "forward_compat": ("windows", {}),
+    "mig": ("floors", {}),
+}
+
+
+@pytest.mark.parametrize("block", sorted(NOTHING))
+def test_what_is_refused_or_limited_never_stands_on_the_one_block_that_nobody_has_verified(block: str) -> None:
+    data = copy.deepcopy(located().data)
+    data[block]["conf"] = "U"
+    for row in [each for key in ("rows", "releases") for each in (data[block].get(key) or []) if isinstance(each, dict)]:
+        row.pop("conf", None)
+    unverified = CompatFacts(read_yaml(yaml.safe_dump(data), "data/compat.yml"))
+    field, empty = NOTHING[block]
+    data[block][field] = empty
+    silent = CompatFacts(read_yaml(yaml.safe_dump(data), "data/compat.yml"))
+    for case in TABLE["cases"]:
+        verdict, without = answer_to(case, unverified), answer_to(case, silent)
+        refused = rules(without, "no") | rules(without, "limited")
+        assert rules(verdict, "no") | rules(verdict, "limited") <= refused, (verdict.lines(), without.lines())
+
+
+def test_every_fact_names_where_it_was_read_and_how_sure_it_is() -> None:
+    data = located().data
+    blocks = {name: block for name, block in data.items() if name not in ("format", "sources")}
+    assert len(blocks) >= 14
+    used = set()
+    for name, block in blocks.items():
+        assert block["sources"], name
+        used.update(block["sources"])
+        for row in [block, *(each for key in ("rows", "releases") for each in (block.get(key) or []) if isinstance(each, dict))]:
+            assert row.get("conf", block["conf"]) in ("A", "B", "C", "U"), (name, row)
+    # A source is an address, or says that it is public and has none; none is listed for nothing.
+    assert all(re.match(r"https://\S+|public source: ", text) for text in data["sources"].values())
+    assert set(data["sources"]) - used <= {case["source"].partition(":")[0] for case in TABLE["cases"]} | {"openkm"}
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["nvml says it", "by the branch"])
+def test_a_refusal_is_no_surer_than_what_the_driver_is_known_to_speak(told: bool) -> None:
+    image = image_of(facts(), "image", ["CUDA_VERSION=13.0.2", "NVIDIA_REQUIRE_CUDA=cuda>=13.0"])
+    host = CompatHost("gpu-07", (gpu_of("a100"),), present=True, driver="550.54.15", driver_cuda="12.4" if told else None)
+    (found,) = [each for each in judge(facts(), host, gpu_of("a100"), image).findings if each.rule == "image-requires"]
+    assert (found.effect, found.confidence) == ("no", "A" if told else "C")
+
+
 RELEASES = sorted(
     {row["driver"] for row in located().data["cuda_toolkits"]["releases"]}
     | {row["floor"] for row in located().data["cuda_toolkits"]["releases"]}
@@ -363,6 +413,7 @@ def test_a_fact_that_cannot_be_one_is_named_with_its_line() -> None:
         r"as text, such as '535\.104\.05'",
         wrong_version,
     )
+    assert "sources" in broken_facts("sources: [cuda_rn, mvc, cudnn]", "sources: []")
     assert "'nobody' is not among the sources" in broken_facts("sources: [cuda_rn, mvc, cudnn]", "sources: [nobody]")
     assert "colour" in broken_facts("{cuda: '13.0.2',", "{colour: red, cuda: '13.0.2',")
 
