@@ -283,7 +283,8 @@ def test_the_record_of_images_is_pushed_by_the_binding_plan_alone(story: Story) 
     recorded = {name: set(yaml.safe_load(text)["images"]) for name, text in story.records.items()}
     form, letters = (image.partition("@")[2] for image in (story.gitlab.form, story.gitlab.letters))
     assert recorded["first"] == recorded["good"] == {form}
-    assert recorded["frozen"] == recorded["done"] == {form, letters}
+    # By then the engine of a host has images as well, and tells of them.
+    assert {form, letters} < recorded["frozen"] <= recorded["done"]
 
 
 def test_a_changed_a_new_and_a_removed_service_each_have_their_jobs(story: Story) -> None:
