@@ -192,6 +192,7 @@ _TELLING: tuple[tuple[str, str], ...] = (
         r"Bad return status for module build|Building module.*failed|Error! The .* module .* build",
         "its make.log below /var/lib/dkms has the compiler's words",
     ),
+    (r"Held packages were changed", "let go of those that are meant: `apt-mark showhold`, `apt-mark unhold`"),
     (r"dpkg was interrupted", "run `dpkg --configure -a` there"),
     (r"Could not get lock|is another process using it|lock-frontend", "wait for what installs there now"),
     (

@@ -281,6 +281,11 @@ Consult /var/lib/dkms/nvidia-current/550.163.01/build/make.log for more informat
             "At least 512MB more space needed",
             "free some",
         ),
+        (
+            {"msg": APT + "E: Held packages were changed and -y was used without --allow-change-held-packages.\n"},
+            "Held packages were changed",
+            "`apt-mark unhold`",
+        ),
         ({"msg": APT + "E: Something else\n"}, "E: Something else", ""),
         ({"msg": "no package matching 'x' is available"}, "no package matching 'x' is available", ""),
         ({}, "no reason given", ""),
