@@ -75,9 +75,7 @@ def test_a_wish_that_is_true_already_is_remembered_without_a_change(world: Calla
     assert (fleet.state_dir / "layout.json").stat().st_ino == written
 
 
-def test_a_slice_for_a_while_is_told_by_the_facts_until_it_goes_or_stays(
-    world: Callable[..., World], run_module: RunModule
-) -> None:
+def test_a_slice_for_a_while_is_told_by_the_facts_until_it_goes_or_stays(world: Callable[..., World], run_module: RunModule) -> None:
     fleet = world(H100)
     (gpu,) = fleet.uuids
     stays, goes = {"profile": "1g.10gb", "start": 3}, {"profile": "1g.10gb", "start": 0, "temporary": True}
