@@ -19,6 +19,7 @@ class FilterModule:
             "deploy_failures": rollouts.deploy_failures,
             "deploy_held": rollouts.deploy_held,
             "deploy_problem": rollouts.deploy_problem,
+            "deploy_reroutes": rollouts.deploy_reroutes,
             "deploy_turn": rollouts.deploy_turn,
             "rollout_times": rollouts.rollout_times,
         }

@@ -149,12 +149,19 @@ def check_scope(service: str | None, concerned: Mapping[str, Data]) -> None:
 
 
 def deploy_problem(
-    planned: Data, records: Mapping[str, Data], last: Mapping[str, Data], service: str | None, fail_unplaced: bool, manifests: str = ""
+    planned: Data,
+    records: Mapping[str, Data],
+    last: Mapping[str, Data],
+    service: str | None,
+    fail_unplaced: bool,
+    manifests: str = "",
+    emptied: str = "",
 ) -> str:
     """Why nothing is to be carried out, in one line each; empty when all is well.
 
     ``planned``: what module ``plan`` answered. ``records``: what ``plan_record`` answered on each host of this run. ``last``: host ->
     {plan} as the files have it. ``service``: the one that is deployed. ``fail_unplaced``: whether a replica without a place is a reason.
+    ``emptied``: a host that the plan has to leave without replicas.
     """
     if "table" not in planned:
         return str(planned.get("msg") or "the plan could not be made")
@@ -163,6 +170,8 @@ def deploy_problem(
     if service is not None and service not in planned["services"]:
         return f"no manifest in {manifests} describes service '{service}'"
     unplaced = [each for each in planned["unplaced"] if service in (None, each["service"])]
+    if emptied and (stuck := who_stays(planned["plans"].get(emptied) or {}, planned["unplaced"])):
+        return "; ".join(f"{name} cannot leave {emptied}: {reason}" for name, reason in stuck.items())
     if unplaced and fail_unplaced:
         return "; ".join(unplaced_lines(unplaced))
     refused = [f"{host}: {record.get('msg')}" for host, record in sorted(records.items()) if "needed" not in record and record.get("msg")]
@@ -185,11 +194,21 @@ def deploy_problem(
     return ""
 
 
-def deploy_turn(record: Data, plan: Data | None, service: str | None) -> int:
-    """As :func:`order_of`, but a host on which nothing is to do by its plan is seen to all the same, when the service is there."""
+def who_stays(plan: Data, unplaced: Iterable[Data]) -> dict[str, str]:
+    """Replicas that a plan leaves on its host, and why the planner could not place them elsewhere."""
+    reasons = {f"{each['service']}-{each['replica']}": str(each["reason"]) for each in unplaced}
+    return {
+        name_of(line): reasons.get(name_of(line), "the plan leaves it there" if managed(line) else "it is adopted, and nothing moves it")
+        for line in plan.get("services") or ()
+    }
+
+
+def deploy_turn(record: Data, plan: Data | None, service: str | None, idle: bool = True) -> int:
+    """As :func:`order_of`, but a host on which nothing is to do by its plan is seen to all the same, when the service is there; not
+    without ``idle``."""
     if plan is None:
         return 0
-    there = service is None or any(line["service"] == service for line in plan["services"])
+    there = idle and (service is None or any(line["service"] == service for line in plan["services"]))
     return order_of(record) or (2 if there else 0)
 
 
@@ -207,7 +226,8 @@ def deploy_failures(hosts: Iterable[str], hostvars: Mapping[str, Data], but: str
     """A line for each host of a deploy that could not be held, or whose turn did not come to a good end.
 
     ``hostvars``: what the play noted of a host: ``deploy_at_it`` in its turn, ``deploy_carried`` when that is over, however it went, and
-    ``deploy_problem``. Whoever is neither through nor failed was lost in its turn, the host ``but`` apart, which has its own now.
+    ``deploy_problem``; ``deploy_verb`` is the playbook, where it is another one. Whoever is neither through nor failed was lost in its
+    turn, the host ``but`` apart, which has its own now.
     """
     lines = []
     for host in hosts:
@@ -215,8 +235,17 @@ def deploy_failures(hosts: Iterable[str], hostvars: Mapping[str, Data], but: str
         if noted.get("deploy_problem"):
             lines.append(str(noted["deploy_problem"]))
         elif host != but and noted.get("deploy_at_it") and not noted.get("deploy_carried"):
-            lines.append(f"{host}: it could not be reached any more in its turn; the next deploy finishes what was begun there")
+            verb = noted.get("deploy_verb") or "deploy"
+            lines.append(f"{host}: it could not be reached any more in its turn; the next {verb} finishes what was begun there")
     return lines
+
+
+def deploy_reroutes(hosts: Iterable[str], hostvars: Mapping[str, Data]) -> bool:
+    """Whether the gateways have their turn in a deploy: something came or is about to leave, and nothing failed."""
+    names = list(hosts)
+    if deploy_failures(names, hostvars):
+        return False
+    return any(hostvars[host].get("deploy_carried") or int(hostvars[host].get("deploy_order") or 0) == 3 for host in names)
 
 
 def deploy_held(hosts: Iterable[str], hostvars: Mapping[str, Data], this: str, now: str, seconds: int) -> list[str]:
