@@ -154,7 +154,7 @@ def test_an_upgrade_brings_no_version_that_was_not_deployed() -> None:
     first = plan_of(OCR)({}, hosts("h1", "h2"))
     newer = plan_of(OCR.replace("@sha256:a", "@sha256:b"))
     with pytest.raises(
-        FleetError, match="ocr-1, ocr-2: the manifest asks for another version than the plan, .*; run playbook deploy first"
+        FleetError, match=r"ocr-1, ocr-2: the manifest asks for another version than the plan, .*; run playbook deploy first"
     ):
         upgrade.turns(newer, texts_of(first), hosts("h1", "h2"), ["h1"], False, {})
 
