@@ -88,7 +88,7 @@ def drain_refusal(host: str, facts: Data) -> str:
     drain = (facts.get("host") or {}).get("drain")
     if not drain or begun_before(facts):
         return ""
-    return f"{host} is {words(drain)}; release it first: ansible-playbook gpuops.fleet.release --limit {host}"
+    return f"{words(drain)}; release it first: ansible-playbook gpuops.fleet.release --limit {host}"
 
 
 def drain_reason(problem: str) -> str:

@@ -112,7 +112,7 @@ def test_a_drain_of_a_former_run_is_taken_over_and_a_persons_is_not() -> None:
     assert [upgrade.begun_before(each) for each in (mine, hers, free)] == [True, False, False]
     assert [upgrade.drain_refusal("h1", each) for each in (mine, free)] == ["", ""]
     assert upgrade.drain_refusal("h1", hers) == (
-        "h1 is drained by bob (upgrade); release it first: ansible-playbook gpuops.fleet.release --limit h1"
+        "drained by bob (upgrade); release it first: ansible-playbook gpuops.fleet.release --limit h1"
     )
     assert len(upgrade.drain_reason("x\n" * 500)) < 250
 
