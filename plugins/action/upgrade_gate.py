@@ -18,7 +18,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "host": {"type": "str", "required": True},
     "before": {"type": "dict", "required": True},
     "facts": {"type": "dict", "required": True},
-    "published": {"type": "path"},
+    "published": {"type": "raw"},
     "services": {"type": "dict", "default": {}},
     "images_file": {"type": "path"},
     "today": {"type": "str"},
@@ -39,11 +39,10 @@ def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
     return {"changed": False, "findings": verdict["warn"]}
 
 
-def _published(path: str | None) -> list[dict[str, t.Any]]:
-    """The facts that were published last, if there are any that can be read."""
-    text = None if path is None else door.read_text_or_none(path)
+def _published(given: t.Any) -> list[dict[str, t.Any]]:
+    """The facts that were published last, from their text, if there are any that can be read. Ansible makes data of it before 2.19."""
     try:
-        found = None if text is None else json.loads(text)
+        found = json.loads(given) if isinstance(given, str) else given
     except ValueError:
         return []
     return [found] if isinstance(found, dict) else []

@@ -36,8 +36,9 @@ options:
     required: true
   published:
     description:
-      - File with the facts that were published last. A GPU in it counts as one of before, for a run that was killed may have lost it.
-    type: path
+      - Text of the file with the facts that were published before the run. A GPU in it counts as one of before, for a run that was killed
+        may have lost it.
+    type: raw
   services:
     description: Manifests of the services that were on the host, by name, as RV(gpuops.fleet.plan#module:services) has them.
     type: dict
