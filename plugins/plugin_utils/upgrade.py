@@ -83,7 +83,7 @@ def begun_before(facts: Data) -> bool:
     return drain is not None and str(drain["reason"]).startswith(REASON)
 
 
-def drain_refusal(host: str, facts: Data) -> str:
+def drain_refusal(facts: Data, host: str) -> str:
     """Why the host cannot be drained for an upgrade; empty when it can. Somebody may have a hand in the machine."""
     drain = (facts.get("host") or {}).get("drain")
     if not drain or begun_before(facts):

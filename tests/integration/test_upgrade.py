@@ -32,6 +32,8 @@ SYSTEMCTL = """\
 import json, os, socket, subprocess, sys
 from http.client import HTTPConnection
 home, engine, words = {home!r}, {engine!r}, sys.argv[1:]
+if words[0] != "restart":
+    sys.exit(0)
 connection = HTTPConnection("localhost")
 connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 connection.sock.connect(engine)
@@ -89,7 +91,7 @@ def programs(home: Path, docker: Path) -> None:
         (folder / name).write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
         (folder / name).chmod(0o755)
     wrapper = home / "bin" / "python"
-    wrapper.write_text(wrapper.read_text(encoding="utf-8").replace("PATH='", f"PATH='{folder}':'", 1), encoding="utf-8")
+    wrapper.write_text(wrapper.read_text(encoding="utf-8").replace(" PATH='", f" PATH='{folder}':'"), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -125,13 +127,13 @@ def fleet(make_site: MakeSite, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def test_it_shows_every_host_in_order_and_changes_nothing(fleet: Fleet) -> None:
     before = fleet.site.files()
     promised = fleet.site.done("upgrade", "--check", "--diff", "-e", f"upgrade_hosts={TWO},{ONE}")
-    work = "engine: settings by a restart: log-opts"
+    work = ("engine: settings by a restart: log-driver, log-opts", "engine: settings by a reload: live-restore")
     assert [line for line in promised.said() if line.startswith("host-")] == [
         f"{TWO}: drain it; ocr-2 from {TWO} to {ONE}",
-        f"{TWO}: {work}",
+        *(f"{TWO}: {line}" for line in work),
         f"{TWO}: gate, release",
         f"{ONE}: drain it; ocr-1 from {ONE} to {TWO}, ocr-2 from {ONE} to {TWO}",
-        f"{ONE}: {work}",
+        *(f"{ONE}: {line}" for line in work),
         f"{ONE}: gate, release",
     ]
     assert promised.changed() == [("Promise it", ONE), ("Promise it", TWO)]

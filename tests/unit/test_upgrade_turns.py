@@ -110,8 +110,8 @@ def test_a_drain_of_a_former_run_is_taken_over_and_a_persons_is_not() -> None:
     mine, hers = (hosts("h1", h1=each)["h1"]["facts"] for each in (drained("bob", upgrade.drain_reason("gone")), drained("bob", "upgrade")))
     free = hosts("h1")["h1"]["facts"]
     assert [upgrade.begun_before(each) for each in (mine, hers, free)] == [True, False, False]
-    assert [upgrade.drain_refusal("h1", each) for each in (mine, free)] == ["", ""]
-    assert upgrade.drain_refusal("h1", hers) == (
+    assert [upgrade.drain_refusal(each, "h1") for each in (mine, free)] == ["", ""]
+    assert upgrade.drain_refusal(hers, "h1") == (
         "drained by bob (upgrade); release it first: ansible-playbook gpuops.fleet.release --limit h1"
     )
     assert len(upgrade.drain_reason("x\n" * 500)) < 250
