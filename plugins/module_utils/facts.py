@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ansible_collections.gpuops.fleet.plugins.module_utils import drains, host, mig_state, plan_record, service_leases
+from ansible_collections.gpuops.fleet.plugins.module_utils import drains, host, mig_state, passthrough_facts, plan_record, service_leases
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import Engine, VersionProbe, absent, resolve_devices
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.holders import OpenFile, merge, open_files
@@ -112,6 +112,9 @@ def collect(options: Options) -> _Facts:
         },
         "geometries": gpus.geometries,
         "gpus": gpus.gpus,
+        "passthrough": notes.attempt(
+            "passthrough", lambda: passthrough_facts.read(options.state_dir, options.sys_root, options.proc_root, notes)
+        ),
         "drains_idle": idle,
         "leases": notes.attempt("leases", lambda: _read_leases(options)),
         "plan": notes.attempt("plan", lambda: plan_record.summary(plan_record.read(Path(options.state_dir)))),

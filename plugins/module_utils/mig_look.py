@@ -179,6 +179,24 @@ class Look:
             raise FleetError(message, field="docker_socket", hint=hint) from error
         return Scene(files, found, services, drm_user(proc_root, self.options.sys_root), looked=True)
 
+    def users(self, name: str, scene: Scene) -> tuple[str, list[str], list[str]]:
+        """UUID of a GPU, whoever is on it or in a slice of it, in words, and the slices that it has; whatever kind of board it is.
+
+        The persistence daemon is left out: it lets go when persistence mode is turned off. FleetError when the GPU does not answer.
+        """
+        try:
+            handle = self.nvml.find(name)
+            uuid, mode = self.nvml.uuid(handle), self.nvml.mig_mode(handle)
+            instances = self.nvml.gpu_instances(handle) if mode is not None and mode.current else []
+            found = _Users(self, handle, uuid, self.nvml.pci(handle).address, scene)
+            found.find(instances)
+        except NvmlError as error:
+            raise FleetError(f"GPU {name} does not answer: {error.name} ({error.word}) from {error.call}") from error
+        inside = [holder for one in instances for holder in found.inside(one.id)]
+        everybody = [*found.holders, *found.openers, *inside]
+        slices = [f"{one.profile}@{one.start}" for one in instances]
+        return uuid, list(dict.fromkeys(holder.text for holder in everybody)), slices
+
     # How a GPU is
 
     def observe(self, uuid: str, scene: Scene | None = None) -> Gpu:

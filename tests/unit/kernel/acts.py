@@ -65,7 +65,8 @@ def holders(root: Path, address: str) -> list[str]:
     minor = tree.hidden_of(root)["devices"].get(address, {}).get("minor")
     group = device / "iommu_group"
     nodes = {f"/dev/nvidia{minor}"} | ({f"/dev/vfio/{os.path.basename(os.readlink(group))}"} if group.exists() else set())
-    return [str(one) for one in (root / "proc").glob("[0-9]*/fd/*") if os.readlink(one) in nodes]
+    unseen = [address] if address in tree.hidden_of(root).get("held", ()) else []
+    return [*unseen, *(str(one) for one in (root / "proc").glob("[0-9]*/fd/*") if os.readlink(one) in nodes)]
 
 
 def override(_root: Path, file: Path, text: str) -> None:
@@ -221,7 +222,7 @@ def count(root: Path, line: str) -> int:
 def fault(root: Path, number: int) -> str | None:
     """The kernel's word when this write is to fail; one that is to hang waits here."""
     which, _equals, word = os.environ.get("KERNEL_FAIL", "").partition("=")
-    if which == str(number):
+    if str(number) in which.split(","):
         return word or BUSY
     if os.environ.get("KERNEL_HANG") == str(number):
         while not (root / "go").exists():

@@ -205,6 +205,10 @@ class Tree:
             (self.proc / f"{pid}/fd").mkdir(exist_ok=True)
             (self.proc / f"{pid}/fd/{number}").symlink_to(target)
 
+    def grip(self, *addresses: str) -> None:
+        """Something inside the kernel holds exactly these devices; no process shows it."""
+        self.save({**self.hidden, "held": list(addresses)})
+
     def let_go(self, pid: int) -> None:
         """That process ends."""
         shutil.rmtree(self.proc / str(pid))
