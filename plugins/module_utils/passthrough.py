@@ -195,6 +195,8 @@ def plan(seen: Seen, wish: Wish, entry: Mapping[str, t.Any], ground: Ground, owe
 def _to_vfio(seen: Seen, ground: Ground) -> t.Iterator[Step]:
     device = seen.device
     if device.with_vfio:
+        if not device.override:  # a run that died took it away, or somebody bound the device by its ids
+            yield Step(device.address, "override", str(device.driver), f"{device.address}: set driver_override to {device.driver}")
         return
     if seen.persistence:
         yield Step(device.address, "persistence", "off", f"{device.address}: turn persistence mode off")

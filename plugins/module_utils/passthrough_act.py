@@ -107,10 +107,10 @@ class Hands:
         """Put a device back to what it was before its plan began; the steps that it took. FleetError when it cannot be."""
         done: list[str] = []
         before, now = plan.seen.device, self.eyes.device(plan.address)
-        if plan.wish.vfio:
-            self._give_back(plan, before, now, done)
-        elif before.with_vfio:
+        if before.with_vfio:
             self._give_away(plan, before, now, done)
+        else:
+            self._give_back(plan, before, now, done)
         return done
 
     def _give_back(self, plan: Plan, before: Device, now: Device, done: list[str]) -> None:

@@ -136,7 +136,8 @@ class Eyes:
     def seen(self, wishes: Sequence[Wish], devices: Mapping[str, Device], running: Sequence[str] = ()) -> dict[str, Seen]:
         """Every wished device with whoever is on it. ``devices``: as :meth:`device` has them.
 
-        ``running``: services that are stopped before they could be in the way. FleetError when somebody could not be seen: an unknown holder counts as one.
+        ``running``: services that are stopped before they could be in the way. FleetError when somebody could not be seen: an unknown
+        holder counts as one.
         """
         found = {}
         for wish in wishes:

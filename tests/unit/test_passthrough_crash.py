@@ -9,7 +9,6 @@ import itertools
 import os
 import time
 import typing as t
-from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.passthrough_run import Options, apply
@@ -79,8 +78,9 @@ def unchanged(world: World, device: str) -> None:
 @pytest.mark.parametrize("wish", BOTH)
 def test_a_way_back_that_fails_is_said_and_the_next_run_repairs(world: World, wish: str) -> None:
     other = "host" if wish == "vfio" else "vfio"
-    for first, second in itertools.combinations(range(1, 2 * WRITES), 2):
+    for first in range(1, WRITES + 1):
         for then in (wish, other):
+            second = first + 1
             ready(world, DISK, wish)
             world.monkeypatch.setenv("KERNEL_FAIL", f"{first},{second}")
             result = world.run((DISK, wish))
@@ -214,7 +214,7 @@ def test_papers_that_cannot_be_written_are_completed_by_the_next_run(world: Worl
     is_as(world, DISK, "vfio")
 
 
-def test_a_journal_that_is_torn_stops_nobody(world: World, tmp_path: Path) -> None:
+def test_a_journal_that_is_torn_stops_nobody(world: World) -> None:
     put(world.state_dir / "passthrough-journal.json", "{torn")
     result = world.run((DISK, "vfio"))
     assert not result["failed"]
