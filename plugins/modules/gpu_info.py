@@ -556,6 +556,82 @@ facts:
               returned: for V(open_file)
               type: str
               sample: /dev/nvidia0
+    passthrough:
+      description:
+        - GPUs that a VFIO driver has, for virtual machines, and other devices that M(gpuops.fleet.passthrough) gave away.
+          V(none) when they could not be read.
+      returned: always
+      type: list
+      elements: dict
+      contains:
+        pci:
+          description: PCI address.
+          returned: always
+          type: str
+          sample: '0000:3b:00.0'
+        parent:
+          description: PCI address of the physical card, itself or the card whose virtual function it is.
+          returned: always
+          type: str
+          sample: '0000:3b:00.0'
+        uuid:
+          description: UUID of the GPU as it was recorded; V(none) for one that something else gave away.
+          returned: always
+          type: str
+          sample: GPU-5c1f8f7e-6b0a-4a57-8c88-1f0f0f3b6f0e
+        identity:
+          description: Which piece of hardware it is, C(vendor), C(device), C(subsystem), C(serial) and C(uuid) as far as they are known.
+          returned: always
+          type: dict
+          sample: {vendor: '0x10de', device: '0x20b5', subsystem: '10de:1533', serial: null, uuid: GPU-5c1f}
+        driver:
+          description: The driver that has it.
+          returned: always
+          type: str
+          sample: vfio-pci
+        group:
+          description: Its IOMMU group.
+          returned: always
+          type: int
+          sample: 20
+        numa_node:
+          description: The NUMA node that it is near to; V(none) when nobody knows.
+          returned: always
+          type: int
+          sample: 0
+        bars_mib:
+          description: Sizes of its memory regions in MiB.
+          returned: always
+          type: list
+          elements: int
+          sample: [16, 131072, 32]
+        resets:
+          description: How the kernel can reset it.
+          returned: always
+          type: list
+          elements: str
+          sample: [flr, bus]
+        recorded:
+          description: Whether this collection gave it away, and it is the same card still.
+          returned: always
+          type: bool
+          sample: true
+        persist:
+          description: Whether it is given away again after a boot.
+          returned: always
+          type: bool
+          sample: true
+        since:
+          description: When it was given away; V(none) for one that something else gave away.
+          returned: always
+          type: str
+          sample: '2026-11-22T03:00:00Z'
+        users:
+          description: Who uses it, in words.
+          returned: always
+          type: list
+          elements: str
+          sample: []
     drains_idle:
       description:
         - Drains on record that drain nothing, each with C(gpu) (V(none) for the whole host) and C(why), which is V(ended) when its time

@@ -94,6 +94,7 @@ def test_the_facts_of_a_host_have_their_documented_shape(fleet_host: MakeHost, o
         "engine",
         "geometries",
         "gpus",
+        "passthrough",
         "drains_idle",
         "leases",
         "plan",

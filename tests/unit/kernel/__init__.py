@@ -13,6 +13,6 @@ those of real kernels that this project met:
 - who holds a device without a process (``held`` in ``kernel.json``) keeps an unbind waiting all the same
 - the number of virtual functions changes only through 0 (EBUSY), and with autoprobe on a driver takes them at once
 
-KERNEL_FAIL (``3``, ``3,4`` or ``3=No such device``), KERNEL_HANG (``3``) and KERNEL_KILL (``before 3``, ``after 3``) concern the third write
-from the beginning of ``writes``: it is refused, it waits until the file ``go`` is made in the root, or the writer's parent is killed.
+KERNEL_FAIL (``3``, ``3,4`` or ``3=No such device``), KERNEL_HANG (``3``) and KERNEL_KILL (``before 3``, ``after 3``) concern the
+third write from the beginning of ``writes``: it is refused, it waits until the file ``go`` is made in the root, or the writer's parent is killed.
 """
