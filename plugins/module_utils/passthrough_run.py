@@ -88,25 +88,25 @@ def apply(devices: Sequence[Mapping[str, t.Any]], options: Options, papers: bool
         leases.check(options.state_dir, options.token)
     if not devices:
         return Result(False, [])
-    run = _Run(options, papers)
+    run = _Run(options, papers, repair=False)
     work = run.plan(devices)
     if options.check or not (work.texts() or run.unfinished.words):
         return run.predicted(work)
     with leases.exclusive(options.state_dir, _LOCK):
         # What was seen before the lock may have changed under another writer.
-        run = _Run(options, papers)
+        run = _Run(options, papers, repair=True)
         return run.carry_out(run.plan(devices))
 
 
 class _Run:
-    def __init__(self, options: Options, papers: bool) -> None:
+    def __init__(self, options: Options, papers: bool, repair: bool) -> None:
         self.options = options
         self.papers = papers
         self.eyes = Eyes(options)
         self.hands = Hands(self.eyes)
         self.journal = Journal(options.state_dir / JOURNAL)
         self.services = Services(options.systemctl, options.driver_services, self.journal)
-        self.unfinished = self.journal.unfinished(repair=not options.check)
+        self.unfinished = self.journal.unfinished(repair)
         self.record = passthrough_papers.remembered(options.state_dir)
         begun = {
             address: dict(entry) for address, entry in self.unfinished.before.items() if isinstance(entry, dict) and "identity" in entry

@@ -14,5 +14,6 @@ those of real kernels that this project met:
 - the number of virtual functions changes only through 0 (EBUSY), and with autoprobe on a driver takes them at once
 
 KERNEL_FAIL (``3``, ``3,4`` or ``3=No such device``), KERNEL_HANG (``3``) and KERNEL_KILL (``before 3``, ``after 3``) concern the
-third write from the beginning of ``writes``: it is refused, it waits until the file ``go`` is made in the root, or the writer's parent is killed.
+third write from the beginning of ``writes``: it is refused, it waits until the file ``go`` is made in the root, or the writer's parent
+is killed.
 """

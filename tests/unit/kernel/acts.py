@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import signal
@@ -157,7 +156,7 @@ def new_id(root: Path, file: Path, text: str) -> None:
     """A driver's ``new_id``: takes every device of that kind."""
     hidden = tree.hidden_of(root)
     hidden["drivers"].setdefault(file.parent.name, []).append(":".join(text.split()[:2]))
-    tree.put(root / "kernel.json", json.dumps(hidden))
+    tree.keep_hidden(root, hidden)
     for device in sorted((root / "sys/bus/pci/devices").iterdir()):
         tree.probe(root, device.name)
 

@@ -75,7 +75,7 @@ class Tree:
 
     def save(self, hidden: dict[str, t.Any]) -> None:
         """Change that."""
-        put(self.root / "kernel.json", json.dumps(hidden))
+        keep_hidden(self.root, hidden)
 
     def environment(self, path: str = os.environ["PATH"]) -> dict[str, str]:
         """Variables with which a process meets this kernel."""
@@ -283,6 +283,12 @@ def config(ids: tuple[str, str, str, str], serial: str | None) -> bytes:
 def hidden_of(root: Path) -> dict[str, t.Any]:
     """``kernel.json``."""
     return t.cast("dict[str, t.Any]", json.loads((root / "kernel.json").read_text()))
+
+
+def keep_hidden(root: Path, hidden: dict[str, t.Any]) -> None:
+    """All at once: a write that waits reads it again and again."""
+    put(root / "kernel.json.new", json.dumps(hidden))
+    (root / "kernel.json.new").replace(root / "kernel.json")
 
 
 def load(root: Path, driver: str) -> None:
