@@ -89,7 +89,8 @@ class _Boot:
         """Where a card with the same serial number is; without one, cards of a kind cannot be told apart."""
         if not identity.get("serial"):
             return None
-        found = [one.address for one in self.eyes.all() if one.serial == identity["serial"] and pci.differs(identity, one) is None]
+        alike = [one.address for one in self.eyes.all() if pci.differs(identity, one) is None]
+        found = [one for one in alike if pci.glance(self.sysfs, one, self.eyes.proc).serial == identity["serial"]]
         return found[0] if len(found) == 1 and found[0] not in self.record else None
 
     def _give_back(self, address: str, other: str) -> None:

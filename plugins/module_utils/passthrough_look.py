@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import time
 import typing as t
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +26,10 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.sysfs import DEADLINE
 
 _PROGRAM_SECONDS = 60.0
 _STATES = ("vfio", "host")
+# udev looks into a device that has just appeared, and is gone again after a moment.
+_UDEV = re.compile(r"^process \d+ \((\(udev-worker\)|systemd-udevd?)")
+_UDEV_SECONDS = 5.0
+_POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -122,8 +128,8 @@ class Eyes:
         )
 
     def all(self) -> list[Device]:
-        """Every device of the host, without overrides."""
-        return [pci.glance(self.sysfs, address, self.proc) for address in pci.addresses(self.sysfs)]
+        """Every device of the host, without overrides and serial numbers."""
+        return [pci.glance(self.sysfs, address, self.proc, config=False) for address in pci.addresses(self.sysfs)]
 
     def _loadable(self, module: str) -> bool:
         """Whether the kernel has this module; a dry run loads nothing."""
@@ -154,7 +160,12 @@ class Eyes:
         """Who uses a device, as far as files say; of NVIDIA's GPUs NVML knows more."""
         if with_nvidia(device):
             device = replace(device, minor=None)  # whoever has that node open is found with NVML's help
-        return users(self.sysfs, self.proc, device)
+        deadline = time.monotonic() + _UDEV_SECONDS
+        while True:
+            found = users(self.sysfs, self.proc, device)
+            if not found or not all(_UDEV.search(words) for words in found) or time.monotonic() >= deadline:
+                return found
+            time.sleep(_POLL_SECONDS)
 
     def _gpus(self, gpus: Sequence[Device], found: Mapping[str, Seen], running: Sequence[str]) -> dict[str, Seen]:
         """GPUs that NVIDIA's driver has. The session is closed before anything is done: it holds them itself."""

@@ -108,12 +108,15 @@ def look(sysfs: Sysfs, address: str, proc_root: str = "/proc") -> Device:
     return _look(sysfs, address, proc_root, sysfs.text(DEVICES, address, "driver_override") or "")
 
 
-def glance(sysfs: Sysfs, address: str, proc_root: str = "/proc") -> Device:
-    """As :func:`look`, but for the override, whose reading may wait: enough for a neighbour, and for the facts."""
-    return _look(sysfs, address, proc_root, "")
+def glance(sysfs: Sysfs, address: str, proc_root: str = "/proc", *, config: bool = True) -> Device:
+    """As :func:`look`, but for the override, whose reading may wait: enough for a neighbour, and for the facts.
+
+    ``config`` False: its configuration space, and so its serial number, is left alone: reading it wakes a device that sleeps.
+    """
+    return _look(sysfs, address, proc_root, "", config)
 
 
-def _look(sysfs: Sysfs, address: str, proc_root: str, override: str) -> Device:
+def _look(sysfs: Sysfs, address: str, proc_root: str, override: str, config: bool = True) -> Device:
     where = f"{DEVICES}/{address}"
     vendor, device, kind = (sysfs.text(where, name) for name in ("vendor", "device", "class"))
     if vendor is None or device is None or kind is None:
@@ -138,7 +141,7 @@ def _look(sysfs: Sysfs, address: str, proc_root: str, override: str) -> Device:
         _functions(sysfs, where),
         sysfs.number(where, "sriov_totalvfs") or 0,
         sysfs.has(where, "nvidia"),
-        _serial(sysfs.path(where, "config")),
+        _serial(sysfs.path(where, "config")) if config else None,
         uuid,
         minor,
     )
@@ -169,17 +172,22 @@ def _functions(sysfs: Sysfs, where: str) -> tuple[str, ...]:
 def _serial(config: Path) -> str | None:
     """The Device Serial Number as sixteen digits; None when it has none, or when the reader is not root (who gets 64 bytes)."""
     try:
-        data = config.read_bytes()
+        descriptor = os.open(config, os.O_RDONLY)
     except OSError:
         return None
-    offset, seen = _EXTENDED, set()
-    while offset >= _EXTENDED and offset + 12 <= len(data) and offset not in seen:
-        seen.add(offset)
-        (header,) = struct.unpack_from("<I", data, offset)
-        if header & 0xFFFF == _SERIAL_NUMBER:
-            lower, upper = struct.unpack_from("<II", data, offset + 4)
-            return f"{upper:08x}{lower:08x}" if upper or lower else None
-        offset = header >> 20
+    try:
+        offset, seen = _EXTENDED, set[int]()
+        while offset >= _EXTENDED and offset not in seen:
+            seen.add(offset)
+            # Only what is needed is read, a few bytes of each capability.
+            header, lower, upper = struct.unpack("<III", os.pread(descriptor, 12, offset))
+            if header & 0xFFFF == _SERIAL_NUMBER:
+                return f"{upper:08x}{lower:08x}" if upper or lower else None
+            offset = header >> 20
+    except (OSError, struct.error):  # it ends before
+        pass
+    finally:
+        os.close(descriptor)
     return None
 
 
@@ -229,6 +237,6 @@ def where(sysfs: Sysfs, name: str, known: Mapping[str, Identity], proc_root: str
 
 def _gpus(sysfs: Sysfs, proc_root: str) -> str:
     uuids = kernel_gpus(proc_root)
-    found = [glance(sysfs, address, proc_root) for address in addresses(sysfs)]
+    found = [glance(sysfs, address, proc_root, config=False) for address in addresses(sysfs)]
     named = [f"{one.address} ({uuids.get(one.address) or 'no UUID to be seen'})" for one in found if one.gpu]
     return f"GPUs of this host: {', '.join(named) or 'none'}"

@@ -95,7 +95,7 @@ def _passthrough(config: Config, token: str, say: Say) -> list[str]:
 def _all_given_away(config: Config) -> bool:
     """Whether no GPU is left that NVIDIA's driver could have: then nobody waits for it."""
     sysfs = Sysfs(str(config.sys_root))
-    gpus = [one for one in (pci.glance(sysfs, address, str(config.proc_root)) for address in pci.addresses(sysfs)) if one.gpu]
+    gpus = [one for one in (pci.glance(sysfs, address, str(config.proc_root), config=False) for address in pci.addresses(sysfs)) if one.gpu]
     return bool(gpus) and all(one.with_vfio for one in gpus) and not host.kernel_gpus(str(config.proc_root))
 
 
