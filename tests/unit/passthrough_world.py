@@ -19,6 +19,7 @@ if t.TYPE_CHECKING:
     from conftest import FleetHost, MakeHost, RunModule
 
 DISK, SOUND, CONTROLLER, BUS, CARD = "0000:02:00.0", "0000:00:1f.0", "0000:00:1f.2", "0000:00:1f.3", "0000:04:00.0"
+PATIENCE = 90  # seconds: a stand-in takes as long as a machine with much to do lets it
 
 
 class World:
@@ -54,7 +55,7 @@ class World:
             "proc_root": str(self.tree.proc),
             "udev_rules": str(self.rules),
             "docker_socket": "",
-            "deadline": 10,
+            "deadline": PATIENCE,
             **more,
         }
 
@@ -121,7 +122,7 @@ class World:
 
     def restore(self) -> passthrough_boot.Restored:
         """What the host agent does at a boot."""
-        options = Options(self.state_dir, self.tree.sys, self.tree.proc, self.rules, docker_socket="", deadline=10)
+        options = Options(self.state_dir, self.tree.sys, self.tree.proc, self.rules, docker_socket="", deadline=PATIENCE)
         return passthrough_boot.restore(options)
 
     def boot(self) -> None:

@@ -5,7 +5,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
+import pytest
+from kernel.tree import AUDIO, put
 from passthrough_world import DISK, World, flat_world, gpu_world, world
+from test_mig_reset import SYSTEMCTL, program
 
 __all__ = ["flat_world", "gpu_world", "world"]
 

@@ -12,16 +12,16 @@ import typing as t
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.passthrough_run import Options, apply
 from kernel.tree import put
-from passthrough_world import DISK, World, gpu_world, world
+from passthrough_world import DISK, PATIENCE, World, gpu_world, world
 
 __all__ = ["gpu_world", "world"]
 WRITES = 3  # override, unbind and probe, there and back
-STUCK = 5  # seconds: what is not stuck answers sooner, also on a machine with much to do
+STUCK = 10  # seconds: what is not stuck answers sooner, also on a machine with much to do
 BOTH = ("vfio", "host")
 
 
 def options(world: World) -> Options:
-    return Options(world.state_dir, world.tree.sys, world.tree.proc, world.rules, docker_socket="", deadline=10)
+    return Options(world.state_dir, world.tree.sys, world.tree.proc, world.rules, docker_socket="", deadline=PATIENCE)
 
 
 def ready(world: World, device: str, wish: str) -> None:
@@ -122,7 +122,7 @@ def die(world: World, device: str, wish: str, moment: str) -> None:
 
 
 def wait_for(what: t.Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     while not what():
         assert time.monotonic() < end
         time.sleep(0.02)
@@ -171,7 +171,7 @@ def test_a_release_that_is_stuck_is_left_at_the_deadline_and_completed_later(wor
     world.tree.grip(DISK)
     began = time.monotonic()
     result = world.run((DISK, wish), deadline=STUCK)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 120
     driver = "nvme" if wish == "vfio" else "vfio-pci"
     assert f"/bus/pci/drivers/{driver}/unbind has not answered in {STUCK} s; process " in result["msg"]
     assert f"{DISK} is between two drivers as long as it waits" in result["msg"]

@@ -27,7 +27,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     return made
 
 
-def at(tree: Tree, deadline: float = 10) -> Sysfs:
+def at(tree: Tree, deadline: float = 90) -> Sysfs:
     return Sysfs(str(tree.sys), deadline)
 
 

@@ -261,6 +261,9 @@ def resource(bars: Sequence[int]) -> str:
     """The file ``resource``: thirteen lines of start, end and flags."""
     lines, start = [], 1 << 32
     for size in bars:
+        if not size:  # the upper half of a 64-bit one
+            lines.append("0x" + "0" * 16 + (" 0x" + "0" * 16) * 2)
+            continue
         lines.append(f"0x{start:016x} 0x{start + size - 1:016x} 0x000000000014220c")
         start += 2 * size
     return "".join(f"{line}\n" for line in [*lines, *["0x" + "0" * 16 + (" 0x" + "0" * 16) * 2] * (13 - len(lines))])
