@@ -12,7 +12,7 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, views
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, parents, views
 
 # What ansible-core says of a module that broke before it could say why; the last line of its standard error has the reason.
 _SAYS_NOTHING = re.compile("MODULE FAILURE|stdout/stderr|deserialization failed")
@@ -79,9 +79,27 @@ def fleet_hosts(
             else:
                 facts = sensed if sensed is not None else published_facts(name, facts_dir)
             result[name] = {"facts": facts, "policy": views.policy_of(variables), "plan": plan, **absent}
+        _link(result, hostvars, facts_dir)
     except FleetError as error:
         raise AnsibleFilterError(str(error)) from None  # ansible-core would print the cause a second time
     return result
+
+
+def _link(hosts: dict[str, dict[str, t.Any]], hostvars: t.Mapping[str, t.Mapping[str, t.Any]], facts_dir: str) -> None:
+    """Guests and their physical hosts see each other; a physical host that is not among the named ones is looked at as well."""
+    links = {name: link for name, host in hosts.items() if (link := parents.parent_of(name, door.plain(host["policy"]))) is not None}
+    if not links:
+        return
+    facts = {name: host["facts"] for name, host in hosts.items()}
+    for link in links.values():
+        name = link["host"]
+        if name not in facts:
+            sensed = (hostvars[name].get("ansible_facts") or {}).get("gpuops_fleet") if name in hostvars else None
+            known = sensed is None and os.path.lexists(os.path.join(facts_dir, f"{name}.json"))
+            facts[name] = published_facts(name, facts_dir) if known else sensed
+    seen = parents.see_through(facts, links)
+    for name, host in hosts.items():
+        host["facts"] = seen[name]
 
 
 class FilterModule:

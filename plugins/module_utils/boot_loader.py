@@ -97,7 +97,8 @@ def _mark(units: Sequence[Unit]) -> str:
 def find(place: Place, wanted: str = "auto") -> Loader:
     """The boot loader of this host. FleetError when it is none that is known."""
     if wanted != "auto":
-        return {GRUB: Grub, GRUBBY: Grubby, SYSTEMD_BOOT: SystemdBoot}[wanted](place)
+        kinds: dict[str, t.Callable[[Place], Loader]] = {GRUB: Grub, GRUBBY: Grubby, SYSTEMD_BOOT: SystemdBoot}
+        return kinds[wanted](place)
     if _booted_by_systemd(place.sys_root):
         return SystemdBoot(place)
     if place.at("usr/sbin/grubby").exists() and place.at("boot/loader/entries").is_dir():
@@ -283,7 +284,8 @@ def _options(text: str) -> list[str]:
 
 def _entry(text: str, wish: Sequence[Unit], leaving: Sequence[Unit]) -> str:
     """The entry with the wish and without what leaves. A line that needs no change stays as it is written."""
-    lines, last = [], None
+    lines: list[str] = []
+    last = None
     for line in text.splitlines():
         found = re.match(r"(options\s+)(.*)", line)
         if found:

@@ -17,7 +17,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 
-from ansible_collections.gpuops.fleet.plugins.module_utils import drains, host, mig_state, passthrough_facts, plan_record, service_leases
+from ansible_collections.gpuops.fleet.plugins.module_utils import (
+    drains,
+    host,
+    mig_state,
+    parents,
+    passthrough_facts,
+    plan_record,
+    service_leases,
+)
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import Engine, VersionProbe, absent, resolve_devices
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.holders import OpenFile, merge, open_files
@@ -53,6 +61,7 @@ _UNREAD: _Facts = dict.fromkeys(
         "compute_capability",
         "virtualization",
         "parent",
+        "parent_host",
         "state",
         "error",
         "memory_mib",
@@ -83,10 +92,11 @@ class Options:
     docker_socket: str = "/var/run/docker.sock"
     cdi_dirs: tuple[str, ...] = ("/etc/cdi", "/var/run/cdi")
     nvidia_ctk: str = "nvidia-ctk"
+    parent: t.Mapping[str, t.Any] | None = None
 
 
 def collect(options: Options) -> _Facts:
-    """The facts of this host (docs/facts.md). Raises nothing that a host's state can cause."""
+    """The facts of this host (docs/facts.md). Raises nothing that a host's state can cause; FleetError for a wrong ``parent``."""
     notes = host.Notes()
     compose = VersionProbe("docker", "compose", "version", "--short")
     toolkit = VersionProbe(options.nvidia_ctk, "--version")
@@ -96,6 +106,8 @@ def collect(options: Options) -> _Facts:
     _look_at_compiler(machine["gcc"], notes.attempt("host.gcc", compiler.version))
     gpus = _GpuReader(options, notes)
     gpus.read(containers)
+    parent = parents.read_parent(options.parent)
+    parents.link(gpus.gpus, parent)
     machine["drain"], idle = _read_drains(options, gpus.gpus, notes)
     facts: _Facts = {
         "schema": SCHEMA,
@@ -112,6 +124,7 @@ def collect(options: Options) -> _Facts:
         },
         "geometries": gpus.geometries,
         "gpus": gpus.gpus,
+        "parent": parent,
         "passthrough": notes.attempt(
             "passthrough", lambda: passthrough_facts.read(options.state_dir, options.sys_root, options.proc_root, notes)
         ),

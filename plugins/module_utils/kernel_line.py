@@ -30,6 +30,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.kernel_parameters imp
     words,
 )
 
+_SIZES = ("2M", "1G")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 # ACPI's table that describes the IOMMU, and what its switch in the firmware is called.
 _TABLES = {INTEL: ("DMAR", "VT-d"), AMD: ("IVRS", "AMD-Vi (IOMMU)")}
@@ -41,6 +42,7 @@ class Options:
 
     name: str
     parameters: Sequence[str] = ()
+    hugepages: t.Mapping[str, t.Any] | None = None
     iommu: bool = False
     identity: bool = False
     loader: str = "auto"
@@ -58,7 +60,7 @@ def apply(options: Options, check: bool) -> dict[str, t.Any]:
         raise FleetError(f"'{options.name}' is no name", field="name", hint="use a-z, 0-9 and '-'; start with a letter")
     vendor, configs = _vendor(Path(options.proc_root)), _configs(options)
     need, never = for_iommu(vendor, configs, options.identity) if options.iommu else ([], [])
-    wish = units([*(" ".join(unit) for unit in need), *options.parameters])
+    wish = units([*(" ".join(unit) for unit in need), *_pages(options.hugepages or {}), *options.parameters])
     loader = find(
         Place(Path(options.root), options.name, Path(options.state_dir), Path(options.sys_root), options.deadline), options.loader
     )
@@ -75,7 +77,7 @@ def apply(options: Options, check: bool) -> dict[str, t.Any]:
     running = tokens(read_text(Path(options.proc_root) / "cmdline") or "")
     waiting = [unit for unit in wish if not is_given(unit, running)]
     leaving = [unit for unit in gone if is_written(unit, running)]
-    pending = _pending(words(waiting), words(leaving))
+    pending = f"the running kernel was not given {words(waiting)}" if waiting else None
     return {
         "changed": changed,
         "loader": loader.kind,
@@ -84,16 +86,18 @@ def apply(options: Options, check: bool) -> dict[str, t.Any]:
         "given": [" ".join(unit) for unit in wish if unit not in lacking],
         "removed": [" ".join(unit) for unit in gone],
         "pending": pending,
+        "leftover": f"the running kernel still has {words(leaving)}" if leaving else None,
         "iommu": _iommu(options, vendor, pending),
         "diff": {"before": before or "", "after": after or "", "before_header": loader.path, "after_header": loader.path},
     }
 
 
-def _pending(waiting: str, leaving: str) -> str | None:
-    parts = [f"the running kernel was not given {waiting}"] if waiting else []
-    if leaving:
-        parts.append(f"the running kernel still has {leaving}")
-    return " and ".join(parts) or None
+def _pages(wished: t.Mapping[str, t.Any]) -> list[str]:
+    """Huge pages as parameters, the smaller ones first. FleetError for what is no size or no number of them."""
+    for size, count in wished.items():
+        if size not in _SIZES or not str(count).isdigit() or int(count) < 1:
+            raise FleetError(f"{count} pages of '{size}' cannot be", field="hugepages", hint="write {'1G': 64}, or {'2M': 8192}")
+    return [f"hugepagesz={size} hugepages={wished[size]}" for size in _SIZES if size in wished]
 
 
 def _vendor(proc: Path) -> str | None:

@@ -120,6 +120,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.module_utils.host import kernel_gpus
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import NvmlError, pci_address
+from ansible_collections.gpuops.fleet.plugins.module_utils.passthrough_papers import remembered
 
 SPEC: dict[str, t.Any] = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -138,14 +139,17 @@ SPEC: dict[str, t.Any] = {
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
-def uuid_of(name: str, proc_root: str, found: t.Sequence[t.Mapping[str, t.Any]], present: bool) -> str:
-    """UUID of the GPU that ``name`` means: one that is drained already, that the kernel holds (NVML may have lost it), or that NVML knows.
+def uuid_of(
+    name: str, proc_root: str, found: t.Sequence[t.Mapping[str, t.Any]], present: bool, away: t.Mapping[str, str] | None = None
+) -> str:
+    """UUID of the GPU that ``name`` means: one that is drained already, that the kernel holds (NVML may have lost it), that was given to a
+    virtual machine (``away``: address to UUID), or that NVML knows.
 
     FleetError when there is none; but a GPU that is gone can be released by its full UUID any number of times.
     """
     wanted = name.strip()
     known = {str(drain["gpu"]) for drain in found if drain["gpu"] is not None}
-    listed = kernel_gpus(proc_root)
+    listed = {**(away or {}), **kernel_gpus(proc_root)}
     known.update(uuid for uuid in listed.values() if uuid is not None)
     for uuid in sorted(known):
         if uuid.lower() == wanted.lower():
@@ -174,8 +178,11 @@ def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
             raise FleetError("expected a few words, found none", field=name, hint="the others want to know")
     until = drains.parse_until(params["until"], now) if present else None
 
+    identities = {address: entry["identity"] for address, entry in remembered(Path(params["state_dir"])).items()}
+    away = {address: str(identity["uuid"]) for address, identity in identities.items() if identity.get("uuid")}
+
     def wish(found: t.Sequence[t.Mapping[str, t.Any]]) -> drains.Wish:
-        gpu = None if params["gpu"] is None else uuid_of(params["gpu"], params["proc_root"], found, present)
+        gpu = None if params["gpu"] is None else uuid_of(params["gpu"], params["proc_root"], found, present, away)
         return drains.Wish(present, gpu, params["by"].strip(), (params["reason"] or "").strip(), until, params["force"], params["over"])
 
     before, after, decided = drains.change(Path(params["state_dir"]), wish, params["lease"], now, check)

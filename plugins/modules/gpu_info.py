@@ -67,6 +67,27 @@ options:
       - Name or path of the program of NVIDIA's container toolkit; its version is a fact.
     type: path
     default: nvidia-ctk
+  parent:
+    description:
+      - Of a virtual machine, its physical host and the cards of that which it has, as the inventory says (C(fleet_parent)). A guest
+        cannot find that out.
+    type: dict
+    suboptions:
+      host:
+        description:
+          - Name of the physical host in the inventory.
+        type: str
+        required: true
+      gpus:
+        description:
+          - Its cards or vGPUs, by UUID or PCI address on that host.
+        type: list
+        elements: str
+        required: true
+      domain:
+        description:
+          - Name of this guest on that host.
+        type: str
 requirements:
   - nvidia-ml-py (Python package) on the host; without it RV(facts.driver.error) says so
 seealso:
@@ -385,10 +406,17 @@ facts:
           type: str
           sample: none
         parent:
-          description: PCI address of the physical card, which is its own, or of the card whose virtual function it is.
+          description:
+            - PCI address of the physical card, which is its own, or of the card whose virtual function it is.
+            - In a virtual machine with O(parent), the card of that host as O(parent) names it; V(none) when it cannot be told which.
           returned: always
           type: str
           sample: '0000:07:00.0'
+        parent_host:
+          description: The physical host, where O(parent) names it; V(none) when the card is this host's own.
+          returned: always
+          type: str
+          sample: null
         state:
           description: V(ok); V(lost) when it fell off the bus; V(error) when something that decisions need cannot be read.
           returned: always
@@ -632,6 +660,11 @@ facts:
           type: list
           elements: str
           sample: []
+    parent:
+      description: O(parent) as it is used, addresses in sysfs form; V(none) without.
+      returned: always
+      type: dict
+      sample: null
     drains_idle:
       description:
         - Drains on record that drain nothing, each with C(gpu) (V(none) for the whole host) and C(why), which is V(ended) when its time
@@ -777,6 +810,7 @@ ansible_facts:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.facts import CONTAINERS, HOLDERS, Options, collect
 
 
@@ -794,12 +828,23 @@ def main() -> None:
         "docker_socket": {"type": "path", "default": "/var/run/docker.sock"},
         "cdi_dirs": {"type": "list", "elements": "path", "default": ["/etc/cdi", "/var/run/cdi"]},
         "nvidia_ctk": {"type": "path", "default": "nvidia-ctk"},
+        "parent": {
+            "type": "dict",
+            "options": {
+                "host": {"type": "str", "required": True},
+                "gpus": {"type": "list", "elements": "str", "required": True},
+                "domain": {"type": "str"},
+            },
+        },
     }
     module = AnsibleModule(argument_spec=spec, supports_check_mode=True)
     arguments = dict(module.params)
     as_facts = arguments.pop("as_facts")
     gather, directories = frozenset(arguments.pop("gather")), tuple(arguments.pop("cdi_dirs"))
-    facts = collect(Options(gather=gather, cdi_dirs=directories, **arguments))
+    try:
+        facts = collect(Options(gather=gather, cdi_dirs=directories, **arguments))
+    except FleetError as error:
+        module.fail_json(msg=str(error))
     extra = {"ansible_facts": {"gpuops_fleet": facts}} if as_facts else {}
     module.exit_json(changed=False, facts=facts, **extra)
 

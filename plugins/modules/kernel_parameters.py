@@ -40,6 +40,11 @@ options:
     type: list
     elements: str
     default: []
+  hugepages:
+    description:
+      - Huge pages that are set aside at the boot, by their size (V(2M) or V(1G)), each with their number.
+    type: dict
+    default: {}
   iommu:
     description:
       - Whether the parameters belong to it that the IOMMU of this processor needs with the kernels of this host. AMD's needs none, nor does
@@ -76,8 +81,8 @@ EXAMPLES = r"""
   gpuops.fleet.kernel_parameters:
     name: passthrough
     iommu: true
-    parameters:
-      - hugepagesz=1G hugepages=64
+    hugepages:
+      1G: 64
   register: parameters
 
 - name: Say what waits
@@ -139,6 +144,11 @@ iommu:
       description: Why it does not although nothing waits for a reboot.
       type: str
   sample: {vendor: GenuineIntel, active: true, problem: null}
+leftover:
+  description: What was taken away and is in force until a reboot; V(none) when nothing is.
+  returned: success
+  type: str
+  sample: null
 diff:
   description: The drop-in before and after.
   returned: success
@@ -167,6 +177,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.kernel_line import Op
 SPEC: dict[str, t.Any] = {
     "name": {"type": "str", "required": True},
     "parameters": {"type": "list", "elements": "str", "default": []},
+    "hugepages": {"type": "dict", "default": {}},
     "iommu": {"type": "bool", "default": False},
     "identity": {"type": "bool", "default": False},
     "loader": {"type": "str", "choices": ["auto", "grub", "grubby", "systemd-boot"], "default": "auto"},

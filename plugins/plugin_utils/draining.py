@@ -30,7 +30,12 @@ def drain_lines(name: str, facts: Data) -> list[str]:
     for gpu in facts.get("gpus") or ():
         if gpu.get("drain"):
             lines.append(f"{name} GPU {gpu.get('pci') or gpu.get('uuid')}: {_since(gpu['drain'])}")
+    away = {entry["uuid"]: entry for entry in facts.get("passthrough") or () if entry.get("uuid")}
     for drain in facts.get("drains_idle") or ():
+        if drain["gpu"] in away and drain["why"] != "ended":
+            entry = away[drain["gpu"]]
+            lines.append(f"{name} GPU {entry['pci']}, which {entry.get('guest') or 'a virtual machine'} has: {_since(drain)}")
+            continue
         what = drain["gpu"] or "the whole host"
         end = f"ended {day(str(drain['until']))}" if drain["why"] == "ended" else "is for a GPU that is not there any more"
         lines.append(f"{name} {what}: the drain by {drain['by']} ({drain['reason']}) {end}; playbook release forgets it")

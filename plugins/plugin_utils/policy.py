@@ -59,6 +59,7 @@ OTHER_VARIABLES = frozenset(
         "fleet_registry_ca",
         "fleet_registry_timeout",
         "fleet_address",
+        "fleet_parent",
         "fleet_gateway_domain",
         "fleet_gateway_keys",
         "fleet_gateway_rate",

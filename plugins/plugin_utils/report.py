@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from ansible_collections.gpuops.fleet.plugins.module_utils.drains import words
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import gpu_names
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.parents import chain_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.report_gpu import (
     ASIDE,
     HELD,
@@ -290,10 +291,11 @@ def _host_notes(facts: Data | None, missing: Mapping[str, Wish]) -> Iterable[str
         yield "There are no facts of this host: it was not reached, and its GPUs are not in the figures."
         return
     driver = facts.get("driver") or {}
-    if not driver.get("present", True):
+    if not driver.get("present", True) and not facts.get("passthrough"):
         yield f"No driver: {driver.get('error') or 'the NVIDIA driver or its library is not there'}."
-    elif not facts.get("gpus"):
+    elif not facts.get("gpus") and not facts.get("passthrough"):
         yield "This host has no GPU."
+    yield from chain_lines(facts)
     for uuid in sorted(missing):
         yield f"{uuid} is in the plan and not on the host."
     for error in facts.get("errors") or ():

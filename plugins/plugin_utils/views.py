@@ -107,10 +107,15 @@ def host_table(hosts: t.Mapping[str, Data]) -> list[str]:
         gpus = facts.get("gpus") or []
         for gpu in gpus:
             state = gpu.get("state") if not gpu.get("error") else f"{gpu.get('state')}: {gpu['error']}"
+            if gpu.get("parent_host"):
+                state = f"{state} (card {gpu.get('parent') or '?'} of {gpu['parent_host']})"
             rows.append(
                 [name, gpu.get("pci"), gpu.get("name"), gpu.get("memory_mib"), mode_of(gpu), " ".join(slices_of(gpu)) or "-", down or state]
             )
-        if not gpus:
+        away = facts.get("passthrough") or []
+        for entry in away:
+            rows.append([name, entry.get("pci"), None, None, None, None, down or f"with {entry.get('guest') or 'virtual machines'}"])
+        if not gpus and not away:
             reason = (facts.get("driver") or {}).get("error") or "no GPU on this host"
             rows.append([name, None, "-" if down else "no GPU", None, None, None, down or reason])
     return [*table(rows), *_absences(hosts)]
@@ -139,7 +144,8 @@ def host_problems(facts: Data) -> list[str]:
     """What on one host would stop or mislead a plan, one line each, from its facts alone."""
     problems = [str(line) for line in facts.get("errors") or []]
     driver = facts.get("driver") or {}
-    if not driver.get("present", False):
+    # A host that has given all of its cards away needs no driver.
+    if not driver.get("present", False) and not facts.get("passthrough"):
         problems.append(f"no NVIDIA driver: {driver.get('error') or 'not loaded'}")
     for gpu in facts.get("gpus") or []:
         if gpu.get("state", "ok") != "ok":

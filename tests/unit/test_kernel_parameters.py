@@ -140,7 +140,7 @@ def test_grub_gets_only_what_is_missing_once_and_loses_it_again(host: Host) -> N
     assert again["pending"] is None
     undone = host.run()
     assert undone["changed"]
-    assert undone["pending"] == "the running kernel still has intel_iommu=on hugepagesz=1G hugepages=64"
+    assert undone["leftover"] == "the running kernel still has intel_iommu=on hugepagesz=1G hugepages=64"
     assert host.menu() == first
     assert not (host.root / DROPIN).exists()
     assert not host.run()["changed"]
@@ -250,11 +250,12 @@ def test_what_the_sites_own_file_gives_is_never_taken_from_an_entry(host: Host) 
 
 def test_a_new_number_of_pages_replaces_the_old_one(host: Host) -> None:
     host.systemd_boot()
-    host.run("hugepagesz=1G hugepages=64")
-    done = host.run("hugepagesz=1G hugepages=32")
+    host.run(hugepages={"1G": 64})
+    done = host.run(hugepages={"1G": 32})
     assert done["removed"] == ["hugepagesz=1G hugepages=64"]
     assert host.options("6.1") == ["root=UUID=aa", "ro", "quiet", "hugepagesz=1G", "hugepages=32"]
-    assert not host.run("hugepagesz=1G hugepages=32")["changed"]
+    assert not host.run(hugepages={"1G": "32"})["changed"]
+    assert "0 pages of '1G' cannot be" in host.run(hugepages={"1G": 0})["msg"]
 
 
 def test_an_undoing_that_died_between_entries_is_finished(host: Host) -> None:
