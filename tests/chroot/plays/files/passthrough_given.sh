@@ -2,7 +2,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-# What role passthrough_host leaves on the disk when a card is given away.
+# What role passthrough_host leaves on the disk when a device is given away.
 set -eu
 lines=$(grep -c '^[[:space:]]*linux[[:space:]]' /boot/grub/grub.cfg)
 with=$(grep -c '^[[:space:]]*linux[[:space:]].* hugepagesz=2M hugepages=8 ' /boot/grub/grub.cfg)

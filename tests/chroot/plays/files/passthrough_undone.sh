@@ -5,6 +5,6 @@
 # Nothing of role passthrough_host is left once its variables are gone.
 set -eu
 diff /srv/grub.cfg.before /boot/grub/grub.cfg
-[ "$(basename "$(readlink /srv/world/sys/bus/pci/devices/0000:3b:00.0/driver)")" = nvidia ]
+[ "$(basename "$(readlink /srv/world/sys/bus/pci/devices/0000:3b:00.0/driver)")" = nvme ]
 [ "$(lsinitramfs /boot/initrd.img-6.12.0 | grep -c gpuops)" = 0 ]
 [ -z "$(find /etc -name '*gpuops-fleet-passthrough*')" ]

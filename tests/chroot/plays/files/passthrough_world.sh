@@ -2,7 +2,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-# A kernel as files, one card with its driver, and what GRUB and initramfs-tools need to do their work without a disk.
+# A kernel as files, one disk with its driver, and what GRUB and initramfs-tools need to do their work without a disk.
 set -eu
 cat > /usr/sbin/grub-probe <<'PROBE'
 #!/bin/sh
@@ -28,9 +28,9 @@ python3 -c '
 import sys
 from pathlib import Path
 sys.path.insert(0, "/srv")
-from kernel.tree import Tree
+from kernel.tree import NVME, Tree
 tree = Tree(Path("/srv/world"))
-tree.gpu("0000:3b:00.0")
+tree.add("0000:3b:00.0", ("144d", "a808", "144d", "a801"), NVME, group=20, driver="nvme")
 (tree.proc / "cpuinfo").write_text("vendor_id\t: GenuineIntel\n")
 (tree.proc / "cmdline").write_text("BOOT_IMAGE=/vmlinuz root=/dev/vda1 ro hugepagesz=2M hugepages=8 quiet\n")
 '
