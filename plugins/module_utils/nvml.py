@@ -54,6 +54,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import (
 )
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_load import LoadCalls
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_settings import SettingsCalls
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_vgpu import VgpuCalls
 
 _MIB = 2**20
 # NVML writes as many instances as there are, into a buffer "large enough to accommodate the instances supported by the profile".
@@ -70,7 +71,7 @@ _T = t.TypeVar("_T")
 
 
 @t.final
-class Nvml(SettingsCalls, LoadCalls):
+class Nvml(SettingsCalls, LoadCalls, VgpuCalls):
     """A session with NVML. Handles and instances that it gives out are valid until it closes.
 
     Every method raises NvmlError when NVML refuses; methods that say so return None where the board has no such thing.

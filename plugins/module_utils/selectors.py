@@ -89,15 +89,20 @@ def _named_boards(boards: t.Sequence[Board], selector: Selector, matching: t.Seq
     return chosen
 
 
-def _selected(boards: t.Sequence[Board], selector: Selector) -> list[Board]:
-    source = selector.get("source")
-    matching = [board for board in boards if _matches(board, selector.get("device_filter") or [], source)]
+def _meant(boards: t.Sequence[Board], selector: Selector) -> list[Board]:
+    """The boards that a selector names, whatever they can."""
+    matching = [board for board in boards if _matches(board, selector.get("device_filter") or [], selector.get("source"))]
     # An entry for boards that this host does not have is not for this host: its device list says nothing about us.
     if selector.get("device_filter") and not matching:
         return []
+    return matching if selector["devices"] == "all" else _named_boards(boards, selector, matching)
+
+
+def _selected(boards: t.Sequence[Board], selector: Selector) -> list[Board]:
+    source = selector.get("source")
+    chosen = _meant(boards, selector)
     if selector["devices"] == "all":
-        return [board for board in matching if board.has_mig]
-    chosen = _named_boards(boards, selector, matching)
+        return [board for board in chosen if board.has_mig]
     for board in chosen:
         if selector["mig"] and not board.has_mig:
             hint = "leave it out of devices, or write devices: all, which passes over such boards"
@@ -142,3 +147,27 @@ def resolve_selectors(boards: t.Sequence[Board], selectors: t.Sequence[Selector]
 
 def _entry(board: Board, wish: t.Mapping[str, t.Any], source: str | None) -> dict[str, t.Any]:
     return {"gpu": board.uuid, **wish, **({} if source is None else {"source": source})}
+
+
+def named_entries(boards: t.Sequence[Board], selectors: t.Sequence[Selector]) -> list[tuple[Board, dict[str, t.Any]]]:
+    """What a file of vgpu-device-manager asks of this host: each board that it names, and ``{vgpus: [{type, count}], source}`` of it.
+
+    Selectors as above, with ``types: [{type, count}]`` instead of MIG. Ordered as ``boards``; others are left out, so nobody will touch
+    them. FleetError for an unknown GPU, a bad filter, or a GPU of which two entries differ: vgpu-device-manager would apply both.
+    """
+    found: dict[str, Selector] = {}
+    for selector in selectors:
+        for board in _meant(boards, selector):
+            earlier = found.setdefault(board.pci, selector)
+            if _types(earlier) != _types(selector):
+                message = f"GPU {board.index} ({board.pci}) is given other vGPUs at {earlier.get('source') or 'an entry before'}"
+                raise FleetError(message, file=selector.get("source"), field="devices", hint="name each GPU in one entry")
+    return [
+        (board, {"vgpus": list(found[board.pci].get("types") or ()), "source": found[board.pci].get("source")})
+        for board in boards
+        if board.pci in found
+    ]
+
+
+def _types(selector: Selector) -> list[tuple[str, int]]:
+    return sorted((str(one["type"]), int(one["count"])) for one in selector.get("types") or () if one["count"])

@@ -12,6 +12,7 @@ import typing as t
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
@@ -19,6 +20,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import C
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.images import read_record, variables_by_digest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.vgpu_table import VgpuTable
 
 # No file of people or of ours comes near; what does was named by mistake.
 MAX_BYTES = 8 * 1024 * 1024
@@ -90,6 +92,11 @@ def catalogue() -> Catalogue:
 def compat_facts() -> CompatFacts:
     """What the collection knows of drivers, CUDA and GPUs."""
     return CompatFacts(read_data("compat.yml"))
+
+
+def vgpu_table() -> VgpuTable:
+    """What the collection knows of vGPU types."""
+    return VgpuTable(read_data("vgpu_types.yml"))
 
 
 def judge(variables: Mapping[str, Sequence[str]], record: str | None = None) -> Judge:
@@ -275,3 +282,66 @@ class Door(ActionBase):
             return {**result, **self.work(plain(arguments), self._task.check_mode, self._task.diff)}
         except FleetError as error:
             return failed(error, result)
+
+
+class LabelDoor(ActionBase):
+    """The door of a module that takes its wish inline or from a file with labels, which is read on the controller.
+
+    ``config`` and ``label`` become ``selectors``. ``inline``: the option that says the same without a file; ``example``: such a file.
+    """
+
+    TRANSFERS_FILES = False
+    _supports_async = True
+    module = ""
+    inline = ""
+    example = ""
+
+    def entries(self, text: str, file: str, label: str) -> list[dict[str, t.Any]]:
+        """What the file says under a label, as plain data. FleetError when it is wrong."""
+        raise NotImplementedError
+
+    def completed(self, arguments: dict[str, t.Any]) -> dict[str, t.Any]:
+        """The arguments with what else the controller knows."""
+        return arguments
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        """The module's result, or what is wrong with the file."""
+        super().run(tmp, task_vars)
+        try:
+            arguments = self.completed(self._with_file_read(dict(self._task.args)))
+        except FleetError as error:
+            return failed(error)
+        return t.cast(
+            "dict[str, t.Any]",
+            self._execute_module(module_name=self.module, module_args=arguments, task_vars=task_vars, wrap_async=self._task.async_val),
+        )
+
+    def _with_file_read(self, arguments: dict[str, t.Any]) -> dict[str, t.Any]:
+        """The module's arguments, ``config`` and ``label`` replaced by what the file says. FleetError when they do not agree."""
+        config, label = arguments.pop("config", None), arguments.pop("label", None)
+        if arguments.get("selectors"):
+            raise FleetError("the entries of a layout file are read from it", field="selectors", hint="write config and label instead")
+        if config is None and label is None:
+            return arguments
+        if arguments.get(self.inline):
+            hint = f"write either {self.inline}, or config and label"
+            raise FleetError("a layout is given inline and by file", field=self.inline, hint=hint)
+        examples = {
+            "config": f"config: {self.example}, the file that has this label",
+            "label": "label: NAME, one of the labels in the file",
+        }
+        for name, value, other in (("label", label, "config"), ("config", config, "label")):
+            if value is None:
+                raise FleetError(f"{other} is given without {name}", field=name, hint=f"write {examples[name]}")
+            if not isinstance(value, str):
+                raise FleetError(f"expected text, found {value}", field=name, hint=f"write it in quotes: {name}: '{value}'")
+        file = self._find(t.cast(str, config))
+        return {**arguments, "selectors": self.entries(read_text(file), file, t.cast(str, label))}
+
+    def _find(self, config: str) -> str:
+        """The file, looked for as ``src`` of ansible.builtin.copy is: in ``files`` of the role and beside the playbook."""
+        try:
+            return str(self._find_needle("files", config))
+        except AnsibleError as error:
+            hint = "write a path on the controller, absolute, or relative to the playbook or to the role's directory 'files'"
+            raise FleetError("no such layout file on the controller", file=config, field="config", hint=hint) from error

@@ -13,20 +13,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.mig_wish import MOST_INSTANCES, split_profile
-from ansible_collections.gpuops.fleet.plugins.module_utils.selectors import parse_identity
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import describe
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, Path, read_yaml
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.label_files import LabelReader, chosen, kind_of, quoted
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Path, read_yaml
 
+KEY = "mig-configs"
 ENTRY_FIELDS = ("device-filter", "devices", "mig-enabled", "mig-devices")
 # As NVML's names are spelled: compute slices, memory in GB, attributes (+me, +gfx, +me.all, -me); before it those of a compute instance.
 PROFILE = re.compile(r"([1-9]\d*c\.)?[1-9]\d*g\.[1-9]\d*gb([+-][a-z][a-z.]*)*")
-GPU_UUID = re.compile(r"GPU-[0-9A-Fa-f-]+")
-PCI_ADDRESS = re.compile(r"([0-9A-Fa-f]{4}([0-9A-Fa-f]{4})?:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]")
 
 
 @dataclass(frozen=True)
@@ -59,12 +57,7 @@ class LayoutFile:
 
     def select(self, label: str) -> tuple[Entry, ...]:
         """The entries of ``label``; a label that is not there raises ``FleetError`` and names the labels that are."""
-        if label in self.labels:
-            return self.labels[label]
-        near = get_close_matches(label, self.labels, n=1)
-        meant = f"did you mean '{near[0]}'? " if near else ""
-        hint = f"{meant}labels of this file: {', '.join(self.labels)}"
-        raise FleetError(f"there is no layout '{label}'", file=self.file, field="mig-configs", hint=hint)
+        return tuple(chosen(self.labels, label, self.file, KEY))
 
 
 def parse(text: str, file: str) -> LayoutFile:
@@ -72,7 +65,8 @@ def parse(text: str, file: str) -> LayoutFile:
 
     Raises ``FleetError`` with file, line and field for anything that the format does not allow.
     """
-    return _Reader(read_yaml(text, file)).layout_file()
+    reader = _Reader(read_yaml(text, file), KEY, "- {devices: all, mig-enabled: false}", _EXAMPLE)
+    return LayoutFile(file, {label: tuple(reader.entry(*entry) for entry in entries) for label, entries in reader.labels().items()})
 
 
 def selectors(text: str, file: str, label: str) -> list[dict[str, Any]]:
@@ -80,30 +74,7 @@ def selectors(text: str, file: str, label: str) -> list[dict[str, Any]]:
     return [entry.selector() for entry in parse(text, file).select(label)]
 
 
-class _Reader:
-    """Walks one document; every complaint carries the line of what it complains about."""
-
-    def __init__(self, located: Located) -> None:
-        self.located = located
-
-    def layout_file(self) -> LayoutFile:
-        data = self.mapping((), self.located.data, ("version", "mig-configs"), required=("version", "mig-configs"))
-        if data["version"] != "v1":
-            raise self.located.error(("version",), f"{describe(data['version'])} is no known version", "write version: v1")
-        configs = data["mig-configs"]
-        if not isinstance(configs, Mapping) or not configs:
-            raise self.located.error(
-                ("mig-configs",), f"expected labels with their layouts, found {_kind(configs)}", "write at least one label"
-            )
-        labels = {str(label): self.entries(("mig-configs", label), entries) for label, entries in configs.items()}
-        return LayoutFile(self.located.file, labels)
-
-    def entries(self, path: Path, value: Any) -> tuple[Entry, ...]:
-        if not isinstance(value, list) or not value:
-            hint = "write at least one entry: - {devices: all, mig-enabled: false}"
-            raise self.located.error(path, f"expected a list of entries, found {_kind(value)}", hint)
-        return tuple(self.entry((*path, number), item) for number, item in enumerate(value))
-
+class _Reader(LabelReader):
     def entry(self, path: Path, value: Any) -> Entry:
         data = self.mapping(path, value, ENTRY_FIELDS, required=("devices", "mig-enabled"))
         enabled = data["mig-enabled"]
@@ -116,45 +87,8 @@ class _Reader:
             device_filter=self.device_filter((*path, "device-filter"), data.get("device-filter", [])),
             mig=enabled,
             instances=self.instances(path, data, enabled),
-            source=f"{self.located.file}:{self.located.line(path)}",
+            source=self.source(path),
         )
-
-    def mapping(self, path: Path, value: Any, fields: Sequence[str], required: Sequence[str]) -> Mapping[str, Any]:
-        if not isinstance(value, Mapping):
-            raise self.located.error(path, f"expected fields, found {_kind(value)}", f"fields: {', '.join(fields)}")
-        for key in value:
-            if key not in fields:
-                near = get_close_matches(str(key), fields, n=1)
-                meant = f"did you mean '{near[0]}'? " if near else ""
-                raise self.located.error((*path, key), "unknown field", f"{meant}fields here: {', '.join(fields)}")
-        for key in required:
-            if key not in value:
-                raise self.located.error(path, f"field '{key}' is missing", f"write {_EXAMPLE[key]}")
-        return value
-
-    def devices(self, path: Path, value: Any) -> tuple[int | str, ...] | None:
-        hint = "write all, or a list of GPUs by index, UUID or PCI address: [0, 1]"
-        if value == "all":
-            return None
-        if not isinstance(value, list) or not value:
-            raise self.located.error(path, f"expected all or a list of GPUs, found {describe(value)}", hint)
-        for number, item in enumerate(value):
-            by_index = isinstance(item, int) and not isinstance(item, bool) and item >= 0
-            if not by_index and not (isinstance(item, str) and (GPU_UUID.fullmatch(item) or PCI_ADDRESS.fullmatch(item))):
-                raise self.located.error((*path, number), f"{describe(item)} names no GPU", hint)
-        return tuple(value)
-
-    def device_filter(self, path: Path, value: Any) -> tuple[str, ...]:
-        listed = [value] if isinstance(value, str) and value else value or []
-        if not isinstance(listed, list):
-            raise self.located.error(path, f"expected a text or a list of texts, found {describe(value)}", _FILTER_HINT)
-        for number, item in enumerate(listed):
-            try:
-                parse_identity(item)
-            except (ValueError, TypeError):
-                where = (*path, number) if isinstance(value, list) else path
-                raise self.located.error(where, f"{describe(item)} is no PCI identity", _FILTER_HINT) from None
-        return tuple(listed)
 
     def instances(self, path: Path, data: Mapping[str, Any], enabled: bool) -> tuple[tuple[str, int], ...]:
         where = (*path, "mig-devices")
@@ -164,7 +98,9 @@ class _Reader:
             )
         value = data.get("mig-devices", {})
         if not isinstance(value, Mapping):
-            raise self.located.error(where, f"expected profiles with their counts, found {_kind(value)}", "write mig-devices: {1g.10gb: 7}")
+            raise self.located.error(
+                where, f"expected profiles with their counts, found {kind_of(value)}", "write mig-devices: {1g.10gb: 7}"
+            )
         if value and not enabled:
             raise self.located.error(where, "slices on GPUs whose MIG mode is off", "write mig-enabled: true, or leave mig-devices out")
         for profile, count in value.items():
@@ -191,13 +127,6 @@ _EXAMPLE = {
     "devices": "devices: all, or a list such as [0, 1]",
     "mig-enabled": "mig-enabled: true or false",
 }
-_FILTER_HINT = "write '0x<device><vendor>' or '0x<device><vendor>:0x<subdevice><subvendor>' in quotes, such as '0x20B210DE'"
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, Mapping | list) and not value:
-        return "an empty " + ("mapping" if isinstance(value, Mapping) else "list")
-    return describe(value)
 
 
 def export(gpus: Sequence[Mapping[str, Any]], label: str = "current") -> str:
@@ -223,13 +152,6 @@ def export(gpus: Sequence[Mapping[str, Any]], label: str = "current") -> str:
     if not groups:
         lines += ["    - devices: all", "      mig-enabled: false"]
     return "\n".join(lines) + "\n"
-
-
-def quoted(text: str) -> str:
-    """A YAML scalar that stays this text in every parser: plain where that is safe, else in double quotes."""
-    if re.fullmatch(r"[a-z][a-z0-9]*([.-][a-z0-9]+)+|current", text):
-        return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _layout_of(mig: Mapping[str, Any]) -> tuple[bool, tuple[tuple[str, int], ...]]:

@@ -16,6 +16,8 @@ import typing as t
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from kernel import vgpu_acts
+
 BIN = Path(__file__).resolve().parent / "bin"
 NULL = "(null)"
 GIB = 1 << 30
@@ -223,9 +225,7 @@ class Tree:
             put(self.device(address) / "driver_override", NULL + "\n")
             if (self.device(address) / "sriov_numvfs").exists():
                 put(self.device(address) / "sriov_numvfs", "0\n")
-        for link in (self.sys / "bus/mdev/devices").iterdir():
-            shutil.rmtree(link.resolve())
-            link.unlink()
+        vgpu_acts.reboot(self.root)
         for address in self.state():
             probe(self.root, address)
 
@@ -388,6 +388,7 @@ def drop(root: Path, address: str) -> None:
         (device / "iommu_group/devices" / address).unlink()
         if not any((device / "iommu_group/devices").iterdir()):
             shutil.rmtree((device / "iommu_group").resolve())
+    vgpu_acts.gone_vf(root, device)
     physical = device / "physfn"
     if physical.exists():
         for one in physical.glob("virtfn*"):
