@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The host agent's command line: what a host does with no controller near, by the same code that a play brings.
 
-``gpuops-fleet-agent restore | passthrough | services | watch | leases | status | version [--config FILE]``. What was done goes to stdout,
-what is wrong to stderr, one line each. Exit status: 0 all is well, 1 something is missing or failed (named), 2 the command or its
-configuration is of no use, 3 another holds the host.
+``gpuops-fleet-agent restore | passthrough | vgpus | services | watch | leases | status | version [--config FILE]``. What was done goes
+to stdout, what is wrong to stderr, one line each. Exit status: 0 all is well, 1 something is missing or failed (named), 2 the command or
+its configuration is of no use, 3 another holds the host.
 """
 
 from __future__ import annotations
@@ -46,6 +46,10 @@ def _passthrough(config: Config) -> int:
     return _told(_module("restore").passthrough(config, say))
 
 
+def _vgpus(config: Config) -> int:
+    return _told(_module("vgpu_boot").restore(config, say))
+
+
 def _services(config: Config) -> int:
     return _told(_module("services").bring_up(config, say=say))
 
@@ -80,6 +84,7 @@ def _told(problems: Sequence[str]) -> int:
 VERBS: dict[str, tuple[Callable[[Config], int], str]] = {
     "restore": (_restore, "bring devices of virtual machines, GPU settings, layout and the CDI specification back to what they were"),
     "passthrough": (_passthrough, "give devices to virtual machines again that they had; a part of restore"),
+    "vgpus": (_vgpus, "make vGPUs again that virtual machines had, after restore brought GPU instances back"),
     "services": (_services, "start every service on its own slices, stop what runs on others"),
     "watch": (_watch, "start again what dies, and keep the ledger; does not end"),
     "leases": (_leases, "give notice of leases of services that end soon, and stop those that are over"),

@@ -36,6 +36,7 @@ class Config:
     cdi_spec: Path = Path("/var/run/cdi/nvidia.yaml")
     nvidia_ctk: str = "nvidia-ctk"
     nvidia_smi: str = "nvidia-smi"
+    sriov_manage: str = "/usr/lib/nvidia/sriov-manage"
     gpu_access: str = "nvidia"
     driver_services: tuple[str, ...] = ()
     allow_reset: bool = True

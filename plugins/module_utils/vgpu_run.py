@@ -246,7 +246,7 @@ class _Run:
             left = plan_gpu(gpu, plan.wish, {}, judge=False).texts() if plan.steps else []
             if left:
                 raise FleetError(f"the kernel took every step, and this is still to be done: {'; '.join(left)}")
-            seen.append(gpu)
+            seen.append(replace(gpu, scheduler=plan.after.scheduler) if gpu.scheduler is not None else gpu)
         return seen
 
     def _put_back(self, gpus: Mapping[str, Gpu], touched: Sequence[str], stuck: bool) -> tuple[list[str], list[str]]:
@@ -293,13 +293,12 @@ class _Run:
         """Everything that is remembered or was begun."""
         try:
             lines = vgpu_state.remembered(self.options.state_dir)
+            problems = []
         except FleetError as error:
-            lines = {}
-            self.notes.append(f"what was remembered of the vGPUs is of no use ({error})")
+            lines, problems = {}, [f"what was remembered of the vGPUs is of no use ({error})"]
         begun = dict(self.unfinished.wish)
         wished = {name: line for name, line in lines.items() if name not in begun and isinstance(line, Mapping) and line.get("vgpus")}
         self._wait({**wished, **begun}, wait)
-        problems: list[str] = []
         done: list[str] = []
         before: list[Gpu] = []
         after: list[Gpu] = []

@@ -63,7 +63,8 @@ class Smi:
             return None
         nanoseconds = _field(text, "Time Slice(ns)") or ""
         whole = nanoseconds.isdigit() and int(nanoseconds) > 0 and int(nanoseconds) % 1_000_000 == 0
-        return Scheduler(policy, int(nanoseconds) // 1_000_000 if whole and policy != POLICIES[0] else None)
+        fixed = policy != POLICIES[0] and not (_field(text, "ARR Mode") or "").lower().startswith("enable")
+        return Scheduler(policy, int(nanoseconds) // 1_000_000 if whole and fixed else None)
 
     def set_mixed(self, address: str, on: bool) -> None:
         """Switch mixed-size mode. FleetError with nvidia-smi's word."""

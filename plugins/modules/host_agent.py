@@ -86,6 +86,9 @@ options:
       nvidia_smi:
         description: Name or path of the program that resets a GPU.
         type: str
+      sriov_manage:
+        description: Name or path of the program that switches virtual functions of GPUs.
+        type: str
       driver_services:
         description: Systemd units that hold the driver.
         type: list
@@ -242,6 +245,7 @@ _CONFIG: dict[str, t.Any] = {
     "cdi_spec": {"type": "path"},
     "nvidia_ctk": {"type": "str"},
     "nvidia_smi": {"type": "str"},
+    "sriov_manage": {"type": "str"},
     "driver_services": {"type": "list", "elements": "str"},
     "allow_reset": {"type": "bool"},
     "driver_wait": {"type": "int"},

@@ -22,7 +22,7 @@ _load("engine_world", REPOSITORY / "tests" / "unit" / "engine_world.py")
 agent_world = _load("agent_world", REPOSITORY / "tests" / "unit" / "agent_world.py")
 
 WITH, WITHOUT = "host-a", "host-b"
-UNITS = ["gpuops-fleet-restore.service", "gpuops-fleet-services.service", "gpuops-fleet-watch.service"]
+UNITS = [f"gpuops-fleet-{name}.service" for name in ("restore", "vgpus", "services", "watch")]
 LEASES = ["gpuops-fleet-leases.service", "gpuops-fleet-leases.timer"]
 
 
@@ -73,7 +73,7 @@ def test_apply_brings_the_agent_once_and_check_mode_said_so(site: Site, programs
     assert f"{WITH} gets no host agent" not in applied.output
     assert sorted(path.name for path in programs.unit_dir.iterdir()) == sorted([*UNITS, *LEASES])
     enabled = [f"--root=/ reenable {unit}" for unit in [*UNITS, LEASES[1]]]
-    assert programs.told() == [*enabled, f"restart {UNITS[2]}", f"restart {LEASES[1]}"]
+    assert programs.told() == [*enabled, f"restart {UNITS[-1]}", f"restart {LEASES[1]}"]
     for path in programs.unit_dir.glob("*.service"):
         assert f"ExecStart={home}/opt/current/bin/gpuops-fleet-agent " in path.read_text()
     again = site.done("apply")
@@ -94,7 +94,7 @@ def test_what_apply_installed_runs(site: Site) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("site")
 def test_units_are_as_systemd_wants_them(programs: t.Any) -> None:
-    restore, services, watch = ((programs.unit_dir / unit).read_text() for unit in UNITS)
+    restore, vgpus, services, watch = ((programs.unit_dir / unit).read_text() for unit in UNITS)
     assert "Before=docker.service" in restore
     assert "Requires=" not in restore + services + watch
     assert "After=docker.service gpuops-fleet-restore.service" in services

@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import typing as t
 from pathlib import Path
 
 import pytest
-from kernel import vgpu_acts
+from kernel import acts, vgpu_acts
 from kernel.tree import Tree
 
 if t.TYPE_CHECKING:
@@ -45,6 +46,22 @@ class World:
         """An A100 with 80 GB whose virtual functions are off."""
         vgpu = {"framework": framework, "types": TYPES, "room": 80, **more}
         return self.tree.gpu(address, minor=minor, vfs=12, vf_device="20b5", stride=(4, 1), vgpu=vgpu, vf_group=100 + 20 * minor)
+
+    def switch_on(self, *types: str) -> None:
+        """Virtual functions on, without a program, and the first of them with these types by number."""
+        acts.make_vfs(self.tree.root, self.tree.device(GPU).resolve(), 12)
+        for name, ident in zip(VFS, types):  # noqa: B905 # the others have none
+            vgpu_acts.set_type(self.tree.root, self.tree.device(name) / "nvidia/current_vgpu_type", ident)
+
+    def give(self, *types: str) -> None:
+        """Mediated devices of the sample driver, by the directory of their type."""
+        for number, ident in enumerate(types):
+            file = self.tree.sys / "class/mdev_bus/mtty/mdev_supported_types" / ident / "create"
+            vgpu_acts.create(self.tree.root, file, f"00000000-0000-4000-8000-{number:012}")
+
+    def journal(self) -> str:
+        """Whether the journal is open or closed."""
+        return str(json.loads((self.state_dir / "vgpu-journal.json").read_text())["state"])
 
     def mtty(self) -> None:
         """The kernel's sample driver."""
