@@ -343,7 +343,7 @@ class _Planner:
             if self.gpu.users:
                 words.append(f"it is in use by {', '.join(self.gpu.users)}, and sriov-manage needs it idle")
         if words:
-            raise self._error("; ".join(words), hint="shut that guest down or stop that program first, or wish what is in use")
+            raise self._error("; ".join(words), hint="shut that virtual machine down or end that program first, or wish what is in use")
 
     def _refuse_impossible(self, kept: Sequence[Vgpu], new: Sequence[str], extra: Sequence[Vgpu], mixed: bool | None) -> None:
         gpu = self.gpu

@@ -172,6 +172,7 @@ class Look:
             total,
             vfs,
             types=told.types,
+            complete=bool(told.types),
             mig=told.mig,
             grounds=told.grounds,
             backing=told.backing or None,
@@ -267,7 +268,7 @@ class Look:
                 short = vgpu_types.short(names[ident]) if ident in names else f"type {ident}"
                 params = params_of(self.sysfs.text(*DEVICES, name, "nvidia", "vgpu_params"))
                 vgpus.append(Vgpu(name, short, None, params, users.of_vgpu([*DEVICES, name], name)))
-        return replace(gpu, places=tuple(places), vgpus=tuple(vgpus), types=types, complete=bool(told.types))
+        return replace(gpu, places=tuple(places), vgpus=tuple(vgpus), types=types)
 
     def creatable(self, function: str) -> dict[str, str]:
         """What a function lists now: number -> name."""

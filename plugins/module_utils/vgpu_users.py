@@ -16,11 +16,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from ansible_collections.gpuops.fleet.plugins.module_utils import holders
+from ansible_collections.gpuops.fleet.plugins.module_utils.device_users import process_words
 from ansible_collections.gpuops.fleet.plugins.module_utils.sysfs import Sysfs
 
 _GROUP = re.compile(r"/dev/vfio/(\d+)")
 _DEVICE = re.compile(r"/dev/vfio/devices/(vfio\d+)")
-_GUEST = re.compile(r"(?:^|,)guest=([^,]+)")
 _MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE)
 # NVIDIA's own services for vGPUs let go of a GPU when sriov-manage asks.
 _OURS = ("nvidia-vgpu",)
@@ -44,10 +44,9 @@ class Users:
         files = [group] if group else []
         files += self._sysfs.names(*place, "vfio-dev")
         pids = sorted({pid for file in files for pid in self._open.get(file, ())})
-        running = {guest for pid in pids for guest in [guest_of(self._proc, pid)] if guest}
-        words = [_words(self._proc, pid) for pid in pids]
-        words += [f"guest {guest} (defined, not running)" for guest in sorted(self._guests.get(name.lower(), ())) if guest not in running]
-        return tuple(words)
+        words = [process_words(str(self._proc), pid) for pid in pids]
+        machines = [f"virtual machine {guest}" for guest in sorted(self._guests.get(name.lower(), ()))]
+        return (*words, *(f"{machine} (defined, not running)" for machine in machines if not any(machine in word for word in words)))
 
     def of_gpu(self, address: str) -> tuple[str, ...]:
         """Who has the GPU's own device file open, in words; NVIDIA's services for vGPUs are not among them."""
@@ -60,29 +59,7 @@ class Users:
             return ()
         pids = sorted({held.pid for held in self._nodes if held.minor == int(found.group(1))})
         names = {pid: str(holders.describe(str(self._proc), pid)["process"]) for pid in pids}
-        return tuple(_words(self._proc, pid) for pid in pids if not names[pid].startswith(_OURS))
-
-
-def _words(proc_root: Path, pid: int) -> str:
-    """``process 4242 (qemu-system-x86, guest ocr)``."""
-    known = holders.describe(str(proc_root), pid)
-    guest = guest_of(proc_root, pid)
-    parts = [str(known["process"])] if known["process"] else []
-    parts += [f"guest {guest}"] if guest else []
-    return f"process {pid}" + (f" ({', '.join(parts)})" if parts else "")
-
-
-def guest_of(proc_root: Path, pid: int) -> str | None:
-    """The guest that a process of QEMU runs, as libvirt names it on the command line (``-name guest=ocr,debug-threads=on``)."""
-    try:
-        words = (proc_root / str(pid) / "cmdline").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return None
-    for option, value in zip(words, words[1:]):
-        if option == "-name":
-            found = _GUEST.search(value)
-            return found.group(1) if found else value.partition(",")[0] or None
-    return None
+        return tuple(process_words(str(self._proc), pid) for pid in pids if not names[pid].startswith(_OURS))
 
 
 def _open_vfio(proc_root: Path) -> list[tuple[int, str]]:

@@ -29,7 +29,7 @@ def test_vgpus_come_back_as_they_were(world: World) -> None:
     world.gpu()
     world.mtty()
     two = [{"type": "A100D-40C", "params": {"enable_uvm": 1}}, {"type": "A100D-20C"}]
-    world.run({"gpu": GPU, "vgpus": two, "mixed": True}, {"parent": "mtty", "vgpus": [{"type": "mtty-1"}]})
+    world.made({"gpu": GPU, "vgpus": two, "mixed": True}, {"parent": "mtty", "vgpus": [{"type": "mtty-1"}]})
     before, text = world.all_vgpus(), (world.state_dir / "vgpus.json").read_text()
     world.tree.reboot()
     assert world.all_vgpus() == []
@@ -56,7 +56,7 @@ def test_what_was_begun_when_the_host_died_is_completed(world: World) -> None:
 def test_another_card_at_that_address_gets_nothing_and_others_get_theirs(world: World) -> None:
     world.gpu()
     world.mtty()
-    world.run({"gpu": GPU, "vgpus": [{"type": "A100D-40C"}]}, {"parent": "mtty", "vgpus": [{"type": "mtty-1"}]})
+    world.made({"gpu": GPU, "vgpus": [{"type": "A100D-40C"}]}, {"parent": "mtty", "vgpus": [{"type": "mtty-1"}]})
     world.tree.reboot()
     (world.tree.device(GPU) / "device").write_text("0x2331\n")
     _said, wrong = boot(world)
@@ -67,7 +67,7 @@ def test_another_card_at_that_address_gets_nothing_and_others_get_theirs(world: 
 
 def test_vgpus_that_somebody_made_are_left_alone(world: World) -> None:
     world.mtty()
-    world.run({"parent": "mtty", "vgpus": [{"type": "mtty-1"}]})
+    world.made({"parent": "mtty", "vgpus": [{"type": "mtty-1"}]})
     world.tree.reboot()
     world.give("mtty-2")
     _said, wrong = boot(world)
@@ -77,7 +77,7 @@ def test_vgpus_that_somebody_made_are_left_alone(world: World) -> None:
 
 def test_a_parent_that_is_not_there_is_named(world: World) -> None:
     world.mtty()
-    world.run({"parent": "mtty", "vgpus": [{"type": "mtty-1"}]})
+    world.made({"parent": "mtty", "vgpus": [{"type": "mtty-1"}]})
     (world.tree.sys / "class/mdev_bus/mtty").unlink()
     assert "mtty could not be brought back: gpus: there is no GPU and no parent of mediated devices mtty" in boot(world)[1][0]
 

@@ -70,7 +70,7 @@ def test_one_that_a_guest_uses_stays_and_others_go(world: World) -> None:
     assert world.done(parent({"type": "mtty-1"})) == ["mtty: remove mtty-1 on mtty"]
     assert list(world.mdevs()) == [used]
     words = world.refused(parent())
-    assert words.startswith("mtty: mtty-1 on mtty is in use by process 4242 (qemu-system-x86, guest ocr), and it would have to go; shut")
+    assert words.startswith("mtty: mtty-1 on mtty is in use by process 4242 (qemu-system-x86, virtual machine ocr), and it would")
     assert list(world.mdevs()) == [used]
 
 
@@ -83,7 +83,7 @@ def test_a_guest_that_is_defined_keeps_its_vgpu(world: World) -> None:
         f"<domain><name>ocr</name><devices><hostdev mode='subsystem' type='mdev'>{source}</hostdev></devices></domain>"
     )
     (world.where / "libvirt/torn.xml").write_text("<domain>")
-    assert "in use by guest ocr (defined, not running)" in world.refused(parent())
+    assert "in use by virtual machine ocr (defined, not running)" in world.refused(parent())
 
 
 def test_a_parent_that_is_not_there_is_refused_with_those_that_are(world: World) -> None:
@@ -266,7 +266,7 @@ def test_what_is_there_and_what_there_is_room_for(world: World) -> None:
         12,
         12,
     )
-    users = ["process 4242 (qemu-system-x86, guest ocr)"]
+    users = ["process 4242 (qemu-system-x86, virtual machine ocr)"]
     assert first["vgpus"] == [{"type": "A100D-10C", "place": VFS[0], "uuid": None, "params": {}, "users": users}]
     assert {"type": "A100D-10C", "available": 11, "most": None} in first["types"]
     assert (second["gpu"], second["index"], second["types"][1]) == ("mtty", None, {"type": "mtty-2", "available": 12, "most": None})

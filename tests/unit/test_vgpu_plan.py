@@ -82,7 +82,7 @@ def test_what_is_as_wished_stays_wherever_it_is() -> None:
 
 
 def test_of_several_the_one_in_use_stays_and_then_the_first() -> None:
-    here = gpu(mine(0), mine(1), mine(2, users=("guest ocr",)))
+    here = gpu(mine(0), mine(1), mine(2, users=("virtual machine ocr",)))
     assert steps(here, wish("A100D-10C", "A100D-10C")) == [f"remove A100D-10C on {function(1)}"]
 
 
@@ -143,8 +143,10 @@ def test_a_line_of_another_form_is_refused() -> None:
 
 
 def test_one_in_use_that_would_have_to_go_is_a_refusal() -> None:
-    words = refusal(gpu(mine(0, users=("guest ocr (defined, not running)",))), wish())
-    assert words.startswith(f"{NAME}: A100D-10C on {function(0)} is in use by guest ocr (defined, not running), and it would have to go; ")
+    words = refusal(gpu(mine(0, users=("virtual machine ocr (defined, not running)",))), wish())
+    assert words.startswith(
+        f"{NAME}: A100D-10C on {function(0)} is in use by virtual machine ocr (defined, not running), and it would have to go; "
+    )
 
 
 def test_more_than_a_gpu_holds_is_impossible_even_where_functions_are_free() -> None:

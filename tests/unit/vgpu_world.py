@@ -84,13 +84,18 @@ class World:
             "machine_id": str(self.where / "machine-id"),
             "libvirt_dir": str(self.where / "libvirt"),
             "sriov_manage": "sriov-manage",
-            "deadline": 10,
+            "deadline": 120,
             **more,
         }
 
     def run(self, *gpus: t.Any, check: bool = False, **more: t.Any) -> dict[str, t.Any]:
         """The module once; its result."""
         return self._run("vgpu", self.arguments(*gpus, **more), check=check, diff=True)
+
+    def made(self, *gpus: t.Any, **more: t.Any) -> None:
+        """The module once, as what a test begins with."""
+        result = self.run(*gpus, **more)
+        assert not result["failed"], result
 
     def info(self, *gpus: str) -> list[dict[str, t.Any]]:
         """What module vgpu_info tells."""
@@ -100,6 +105,10 @@ class World:
         result = self._run("vgpu_info", {**arguments, "gpus": list(gpus)})
         assert not result["failed"], result
         return list(result["gpus"])
+
+    def module(self, name: str, arguments: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Another module once; its result."""
+        return self._run(name, arguments)
 
     def done(self, *gpus: t.Any, **more: t.Any) -> list[str]:
         """Run for real, prove that check mode said the same before and that a second run writes nothing; the steps."""
