@@ -21,6 +21,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.vgpu_wish import MOST
 
 KNOWN_AFTER_APPLY = "(known after apply)"
 MDEV, VENDOR = "mdev", "vendor"
+UNNAMED = "type number "  # a type of which only the number is known
 # The collection's own name space of version 5 UUIDs (RFC 9562), made once at random.
 _NAMESPACE = uuids.UUID("7b1d6c7e-0f0b-4a57-9a53-5e2f1c0d9b64")
 
@@ -180,7 +181,10 @@ class _Planner:
         pairs, extra, missing = self._matched()
         if mixed is not None or scheduler is not None:  # neither changes while a vGPU is there
             extra = [*extra, *(one for one, _wanted in pairs)]
-            again = [replace(wanted, place=one.place, uuid=one.uuid, params=wanted.stored(one.params)) for one, wanted in pairs]
+            again = [
+                replace(wanted, place=one.place, uuid=one.uuid, params=wanted.stored(one.params) if wanted.speaks else one.params or None)
+                for one, wanted in pairs
+            ]
             pairs, missing = [], [*again, *missing]
         changed = [(one, wanted.stored(one.params)) for one, wanted in pairs if wanted.stored(one.params) != one.params]
         self._refuse_busy(extra, [one for one, _params in changed], mixed is not None or scheduler is not None)
@@ -201,21 +205,22 @@ class _Planner:
             if one.params:
                 steps.append(_setting(one, one.params))
         steps += [_setting(one, params) for one, params in changed]
-        now = {one.place + (one.uuid or ""): params for one, params in changed}
-        there = [replace(one, params=now.get(one.place + (one.uuid or ""), one.params)) for one in kept]
-        return self._result(steps, [*there, *(one for one, _wanted in made)], mixed, scheduler)
+        there = [(replace(one, params=wanted.stored(one.params)), wanted) for one, wanted in pairs]
+        return self._result(steps, [*there, *made], mixed, scheduler)
 
-    def _result(self, steps: Sequence[Step], vgpus: Sequence[Vgpu], mixed: bool | None, scheduler: Scheduler | None) -> Plan:
+    def _result(self, steps: Sequence[Step], vgpus: Sequence[tuple[Vgpu, Wanted]], mixed: bool | None, scheduler: Scheduler | None) -> Plan:
         gpu = self.gpu
+        ordered = sorted(vgpus, key=lambda pair: self._order(pair[0]))
         vfs = gpu.total_vfs if self.vfs_on else 0 if self.vfs_off else gpu.vfs
         after = replace(
             gpu,
-            vgpus=tuple(sorted(vgpus, key=self._order)),
+            vgpus=tuple(one for one, _wanted in ordered),
             vfs=vfs,
             mixed=mixed if mixed is not None else False if (self.vfs_on or self.vfs_off) and gpu.mixed is not None else gpu.mixed,
             scheduler=scheduler or gpu.scheduler,
         )
-        lines = [Wanted(one.type, one.params, place=one.place, uuid=one.uuid) for one in after.vgpus]
+        # Of parameters that nobody wished, nothing is demanded: a driver may show some of its own.
+        lines = [Wanted(one.type, one.params if wanted.speaks else None, place=one.place, uuid=one.uuid) for one, wanted in ordered]
         return Plan(gpu, replace(self.wish, vgpus=tuple(lines)), tuple(steps), after)
 
     # What contradicts itself or the GPU
@@ -224,6 +229,11 @@ class _Planner:
         gpu, wanted = self.gpu, self.wanted
         if not wanted:
             return
+        strange = [one for one in gpu.vgpus if one.type.startswith(UNNAMED)]
+        if strange and self.judge:
+            words = ", ".join(f"{one.title}" for one in strange)
+            hint = "install nvidia-ml-py on the host, which names it, or remove that vGPU"
+            raise self._error(f"what {words} is, neither the driver's lists nor NVML say, so nothing is compared with it", hint=hint)
         if not gpu.places and not self.vfs_on:
             if gpu.vfs:
                 hint = "is the vGPU host driver loaded, and does nvidia-vgpu-mgr run?"

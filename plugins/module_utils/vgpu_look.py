@@ -24,7 +24,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import pci_address
 from ansible_collections.gpuops.fleet.plugins.module_utils.selectors import Board
 from ansible_collections.gpuops.fleet.plugins.module_utils.sysfs import DEADLINE, Sysfs
-from ansible_collections.gpuops.fleet.plugins.module_utils.vgpu import MDEV, VENDOR, Gpu, Offer, Place, Vgpu
+from ansible_collections.gpuops.fleet.plugins.module_utils.vgpu import MDEV, UNNAMED, VENDOR, Gpu, Offer, Place, Vgpu
 from ansible_collections.gpuops.fleet.plugins.module_utils.vgpu_room import Ground, Limit
 from ansible_collections.gpuops.fleet.plugins.module_utils.vgpu_smi import Smi
 from ansible_collections.gpuops.fleet.plugins.module_utils.vgpu_users import Users
@@ -265,7 +265,7 @@ class Look:
                 types.setdefault(vgpu_types.short(title), Limit(None))
             ident = self.current(name)
             if ident not in NONE:
-                short = vgpu_types.short(names[ident]) if ident in names else f"type {ident}"
+                short = vgpu_types.short(names[ident]) if ident in names else f"{UNNAMED}{ident}"
                 params = params_of(self.sysfs.text(*DEVICES, name, "nvidia", "vgpu_params"))
                 vgpus.append(Vgpu(name, short, None, params, users.of_vgpu([*DEVICES, name], name)))
         return replace(gpu, places=tuple(places), vgpus=tuple(vgpus), types=types)

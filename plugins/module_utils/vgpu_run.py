@@ -372,7 +372,9 @@ class _Run:
         lines = {}
         for plan in plans:
             gpu, wish = seen[plan.gpu.name], plan.wish
-            here = replace(wish_to_return(gpu), scheduler=None)
+            back = wish_to_return(gpu)
+            vgpus = tuple(replace(one, params=one.params or None) for one in back.vgpus or ())
+            here = replace(back, vgpus=vgpus, scheduler=None)
             line = line_of(replace(here, mixed=wish.mixed and bool(gpu.vgpus), scheduler=wish.scheduler, vfs=wish.vfs))
             old = known.get(gpu.name) or {}
             if wish.scheduler is None and gpu.vgpus:

@@ -40,9 +40,14 @@ class Wanted:
     place: str | None = None
     uuid: str | None = None
 
+    @property
+    def speaks(self) -> bool:
+        """Whether it says anything of parameters."""
+        return self.params is not None or self.placement is not None
+
     def stored(self, here: Params) -> Params:
         """The parameters that it shall have, of one that has ``here``."""
-        if self.params is None and self.placement is None:
+        if not self.speaks:
             return here
         kept = here if self.params is None else tuple(sorted(self.params))
         if self.placement is None:

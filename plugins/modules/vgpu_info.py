@@ -106,7 +106,12 @@ gpus:
       description: The vGPUs, each with RV(ignore:type), RV(ignore:place), RV(ignore:uuid), RV(ignore:params) and RV(ignore:users).
       type: list
       elements: dict
-      sample: [{type: A100D-10C, place: '0000:3b:00.4', uuid: null, params: {}, users: ['process 4242 (qemu-system-x86, virtual machine ocr)']}]
+      sample:
+        - type: A100D-10C
+          place: '0000:3b:00.4'
+          uuid: null
+          params: {}
+          users: ['process 4242 (qemu-system-x86, virtual machine ocr)']
     types:
       description: Types that it has, each with RV(ignore:type), RV(ignore:available) (at how many places one more can be made now) and
         RV(ignore:most) (the most of one GPU, V(none) where the host does not tell).

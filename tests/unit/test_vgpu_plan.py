@@ -230,6 +230,18 @@ def test_what_contradicts_the_gpu_or_itself_is_refused(here: Gpu, wanted: Wish, 
     assert words in refusal(here, wanted)
 
 
+def test_a_vgpu_that_nobody_can_name_is_not_touched() -> None:
+    words = refusal(gpu(mine(0, "type number 1428")), wish("A100D-10C"))
+    assert f"what type number 1428 on {function(0)} is, neither the driver's lists nor NVML say" in words
+    assert steps(gpu(mine(0, "type number 1428")), wish()) == [f"remove type number 1428 on {function(0)}"]
+
+
+def test_parameters_that_the_driver_shows_by_itself_are_no_difference() -> None:
+    wanted = plan(gpu(), wish("A100D-10C")).wish
+    shown = mine(0, params=(("frame_rate_limiter", "1"),))
+    assert plan_gpu(gpu(shown), wanted, {}, judge=False).steps == ()
+
+
 def test_gpu_instances_that_module_mig_will_make_count_in_check_mode() -> None:
     here = backed(grounds=cut("1g.10gb@0"))
     wanted = wish("A100D-1-10C", instances=["1g.10gb@0"])

@@ -10,7 +10,6 @@ are those of nvidia-smi 550. Both count as writes (``KERNEL_FAIL``, ``KERNEL_KIL
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -26,7 +25,7 @@ IN_USE = 19
 def _change(root: Path, address: str, **values: t.Any) -> None:
     hidden = tree.hidden_of(root)
     hidden["devices"][address]["vgpu"].update(values)
-    (root / "kernel.json").write_text(json.dumps(hidden))
+    tree.keep_hidden(root, hidden)
 
 
 def _faulty(root: Path, line: str) -> str | None:
