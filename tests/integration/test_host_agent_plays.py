@@ -101,7 +101,10 @@ def test_units_are_as_systemd_wants_them(programs: t.Any) -> None:
     assert "PartOf=docker.service" in services
     assert "PartOf" not in watch.replace("# No PartOf", "")
     assert "WantedBy=multi-user.target docker.service" in services
-    assert "0.1.0" not in restore + services + watch
+    assert "After=gpuops-fleet-restore.service" in vgpus, "GPU instances come first"
+    assert "Before=libvirtd.service" in vgpus
+    assert "/vgpus.json\n" in vgpus.partition("ConditionPathExists=")[2]
+    assert "0.1.0" not in restore + vgpus + services + watch
 
 
 @pytest.mark.slow
