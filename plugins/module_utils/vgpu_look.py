@@ -94,6 +94,14 @@ class Look:
             return False
         return (self.sysfs.number(*DEVICES, name, "class") or 0) >> 16 == _DISPLAY
 
+    def others(self) -> list[str]:
+        """Other PCI devices whose virtual functions are vGPUs in the vendor's framework."""
+        known = set(self.gpus())
+        return [name for name in self.sysfs.names(*DEVICES) if name not in known and any(map(self._is_own, self._functions(name)))]
+
+    def _is_own(self, function: str) -> bool:
+        return self.sysfs.has(*DEVICES, function, "nvidia", "current_vgpu_type")
+
     def parents(self) -> list[str]:
         """Other parents of mediated devices: the kernel's samples, graphics of other vendors."""
         known = set(self.gpus())
@@ -132,7 +140,7 @@ class Look:
 
     def find(self, name: str) -> str:
         """The GPU, or parent of mediated devices, that a person names. FleetError names those that are there."""
-        gpus, uuids = self.gpus(), self.uuids()
+        gpus, uuids = [*self.gpus(), *self.others()], self.uuids()
         address = pci_address(name)
         by_uuid = {uuid.lower(): each for each, uuid in uuids.items()}
         found = address if address in gpus else by_uuid.get(name.lower())
@@ -156,7 +164,7 @@ class Look:
     def observe(self, name: str, users: Users | None = None, scheduler: bool = False) -> Gpu:
         """A GPU, or a parent of mediated devices, as it is. ``scheduler``: whether to ask for the policy."""
         users = users or self.users()
-        if name not in self.gpus():
+        if name in self.sysfs.names(*PARENTS) and name not in self.gpus():
             return self._parent(name, users)
         told = self._ask(name)
         total = self.sysfs.number(*DEVICES, name, "sriov_totalvfs") or 0
@@ -164,7 +172,7 @@ class Look:
         functions = self._functions(name)
         bases = set(self.sysfs.names(*PARENTS))
         mediated = [each for each in (name, *functions) if each in bases]
-        own = [each for each in functions if self.sysfs.has(*DEVICES, each, "nvidia", "current_vgpu_type")]
+        own = [each for each in functions if self._is_own(each)]
         gpu = Gpu(
             name,
             self.uuids().get(name),

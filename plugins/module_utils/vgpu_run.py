@@ -83,7 +83,7 @@ def info(names: Sequence[str], options: Options) -> list[dict[str, t.Any]]:
     """GPUs with their vGPUs, and what each can have, as plain data; of all GPUs and parents that offer vGPUs when none is named."""
     look = Look(options)
     users = look.users()
-    chosen = [look.find(name) for name in names] or [*look.gpus(), *look.parents()]
+    chosen = [look.find(name) for name in names] or [*look.gpus(), *look.others(), *look.parents()]
     seen = [look.observe(name, users, scheduler=True) for name in dict.fromkeys(chosen)]
     index = {name: number for number, name in enumerate(look.gpus())}
     return [

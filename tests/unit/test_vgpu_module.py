@@ -272,6 +272,14 @@ def test_what_is_there_and_what_there_is_room_for(world: World) -> None:
     assert (second["gpu"], second["index"], second["types"][1]) == ("mtty", None, {"type": "mtty-2", "available": 12, "most": None})
 
 
+def test_functions_of_another_card_count_when_they_are_vgpus(world: World) -> None:
+    world.gpu(ids=("8086", "10c9", "8086", "0000"), kind="020000", driver="igb")
+    assert f"there is no GPU and no parent of mediated devices {GPU}" in world.refused(card(TEN)), "it could be any card"
+    world.switch_on()
+    assert world.done(card(TEN)) == [f"{GPU}: create A100D-10C on {VFS[0]}"]
+    assert [one["index"] for one in world.info()] == [None]
+
+
 def test_entries_of_a_file_name_gpus_by_index_and_identity(world: World) -> None:
     world.gpu()
     entries = [

@@ -44,8 +44,9 @@ class World:
 
     def gpu(self, framework: str = "vendor", address: str = GPU, minor: int = 0, **more: t.Any) -> str:
         """An A100 with 80 GB whose virtual functions are off."""
-        vgpu = {"framework": framework, "types": TYPES, "room": 80, **more}
-        return self.tree.gpu(address, minor=minor, vfs=12, vf_device="20b5", stride=(4, 1), vgpu=vgpu, vf_group=100 + 20 * minor)
+        vgpu = {"framework": framework, "types": more.pop("types", TYPES), "room": more.pop("room", 80)}
+        settings = {"minor": minor, "vfs": 12, "vf_device": "20b5", "stride": (4, 1), "vf_group": 100 + 20 * minor}
+        return self.tree.gpu(address, vgpu=vgpu, **settings, **more)
 
     def switch_on(self, *types: str) -> None:
         """Virtual functions on, without a program, and the first of them with these types by number."""
