@@ -31,10 +31,8 @@ L40S = "l40s-48gb"
 Facts = dict[str, t.Any]
 
 
-@pytest.fixture
-def options(tmp_path: Path) -> Options:
-    """A small but complete host below the test's directory, without an engine."""
-    root = tmp_path / "host"
+def small_host(root: Path) -> Options:
+    """A small but complete host below ``root``, without an engine."""
     for path, text in {
         "proc/sys/kernel/hostname": "gpu-1\n",
         "proc/sys/kernel/osrelease": "6.12.107\n",
@@ -55,6 +53,12 @@ def options(tmp_path: Path) -> Options:
         docker_socket=str(root / "docker.sock"),
         cdi_dirs=(str(root / "cdi"),),
     )
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    """A host below the test's directory."""
+    return small_host(tmp_path / "host")
 
 
 def slices(*starts: int, gpu: int | str = 0, compute: bool = True) -> None:
@@ -443,75 +447,6 @@ def test_a_virtual_function_names_its_card(fleet_host: MakeHost, options: Option
     device.mkdir(parents=True)
     (device / "physfn").symlink_to("../0000:01:00.0")
     assert collect(options)["gpus"][0]["parent"] == "0000:01:00.0"
-
-
-# Holders
-
-
-def test_holders_come_on_request(fleet_host: MakeHost, options: Options) -> None:
-    fleet_host(L40S)
-    assert "holders" not in collect(options)["gpus"][0]
-    result = collect(replace(options, gather=frozenset({"holders"})))
-    assert result["gpus"][0]["holders"] == []
-    assert "containers" not in result
-
-
-def process(options: Options, pid: int, *targets: str) -> None:
-    directory = Path(options.proc_root) / str(pid)
-    write(directory / "status", "Name:\tpython3\nUid:\t3999999999\t0\t0\t0\n")
-    write(directory / "cgroup", "0::/\n")
-    (directory / "fd").mkdir()
-    for number, target in enumerate(targets):
-        (directory / "fd" / str(number)).symlink_to(target)
-
-
-def test_each_gpu_has_its_own_holders(fleet_host: MakeHost, options: Options) -> None:
-    host = fleet_host(f"{H100}:2")
-    slices(3, gpu=1)
-    gi = host.simctl("show", "--json")["gpus"][1]["mig"]["instances"][0]["gi"]
-    minors = f"gpu0/gi{gi}/access 20\ngpu0/gi{gi}/ci0/access 21\ngpu1/gi{gi}/access 30\ngpu1/gi{gi}/ci0/access 31\n"
-    write(Path(options.proc_root) / "driver/nvidia-caps/mig-minors", minors)
-    process(options, 200, "/dev/nvidia0")
-    process(options, 300, "/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap30", "/dev/nvidia-caps/nvidia-cap31")
-    process(options, 400, "/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap31")
-    host.simctl("hold", "--gpu", "1", "--pid", "300", "--gi", str(gi), "--ci", "0")
-    result = collect(replace(options, gather=frozenset({"holders"})))
-    who = {"process": "python3", "user": "3999999999", "container": None}
-    place = {"gi": gi, "ci": 0}
-    assert [gpu["holders"] for gpu in result["gpus"]] == [
-        [{"pid": 200, **who, "slice": None, "kind": "open_file", "path": "/dev/nvidia0"}],
-        [
-            {"pid": 300, **who, "slice": place, "kind": "compute"},
-            {"pid": 400, **who, "slice": place, "kind": "open_file", "path": "/dev/nvidia-caps/nvidia-cap31"},
-        ],
-    ]
-
-
-@pytest.mark.parametrize("call", ["nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetMinorNumber"])
-def test_holders_that_cannot_be_known_in_full_are_none(fleet_host: MakeHost, options: Options, call: str) -> None:
-    fail(fleet_host(L40S), call, "NO_PERMISSION")
-    result = collect(replace(options, gather=frozenset({"holders"})))
-    assert result["gpus"][0]["holders"] is None
-    assert any("NVML_ERROR_NO_PERMISSION" in line for line in result["errors"])
-
-
-def test_holders_in_a_slice_that_cannot_be_known_are_none(fleet_host: MakeHost, options: Options) -> None:
-    host = fleet_host(H100)
-    slices(0)
-    host.simctl("fail", "--call", "nvmlDeviceGetComputeRunningProcesses_v3", "--nth", "2", "--error", "NO_PERMISSION")
-    assert collect(replace(options, gather=frozenset({"holders"})))["gpus"][0]["holders"] is None
-
-
-def test_a_proc_that_cannot_be_walked_makes_all_holders_unknown(fleet_host: MakeHost, options: Options) -> None:
-    fleet_host(L40S)
-    result = collect(replace(options, gather=frozenset({"holders"}), proc_root=options.proc_root + "-missing"))
-    assert result["gpus"][0]["holders"] is None
-    assert any(line.startswith("holders: ") for line in result["errors"])
-
-
-def test_a_lost_gpu_has_unknown_holders(fleet_host: MakeHost, options: Options) -> None:
-    fleet_host(L40S).simctl("lose", "--gpu", "0")
-    assert collect(replace(options, gather=frozenset({"holders"})))["gpus"][0]["holders"] is None
 
 
 # Engine and containers
