@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import typing as t
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils import agent, passthrough_facts
@@ -172,7 +173,10 @@ def test_the_agent_gives_devices_away_before_it_waits_for_a_driver(world: World,
 
 def test_the_facts_show_what_virtual_machines_have(gpu_world: World) -> None:
     world, notes = gpu_world, Notes()
-    read = lambda: passthrough_facts.read(str(world.state_dir), str(world.tree.sys), str(world.tree.proc), notes)  # noqa: E731
+
+    def read() -> list[dict[str, t.Any]]:
+        return passthrough_facts.read(str(world.state_dir), str(world.tree.sys), str(world.tree.proc), notes)
+
     assert read() == []
     world.done((world.uuids[0], "vfio"))
     world.tree.hold(4711, "/dev/vfio/20", name="qemu-system-x86")
