@@ -174,11 +174,14 @@ class Libvirt:
 def libvirt_here(temporary: pytest.TempPathFactory) -> Libvirt:
     """libvirt out of Debian's packages, kept below build/. The test is skipped where it is not to be had."""
     found = Libvirt(KEPT / "libvirt")
+    problem = "its programs do not start"
     if not (found.home / "usr/bin/virsh").exists():
-        with contextlib.suppress(LabError):
+        try:
             _unpack(found.home, temporary.mktemp("libvirt"))
+        except LabError as error:
+            problem = str(error)
     if not (found.home / "usr/bin/virsh").exists() or not found.works():
-        pytest.skip("libvirt does not run here")
+        pytest.skip(f"libvirt does not run here: {problem}")
     return found
 
 
@@ -189,5 +192,6 @@ def _unpack(home: Path, fresh: Path) -> None:
     for package in (*_PACKAGES, *_LIBRARIES, *_MORE):
         with contextlib.suppress(LabError):
             run(["apt-get", "-qq", *sources, "download", package], f"fetching {package}", cwd=fresh, deadline=packages.APT_SECONDS)
+    home.mkdir(parents=True, exist_ok=True)
     for each in sorted(fresh.glob("*.deb")):
         run(["dpkg-deb", "-x", str(each), str(home)], f"unpacking {each.name}", deadline=60)

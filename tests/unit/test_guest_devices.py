@@ -90,7 +90,7 @@ def test_the_vendors_virtual_function_is_left_to_its_driver_and_a_mediated_devic
         {"kind": "mdev", "source": VGPU, "managed": False},
     ]
     assert (done["node"], done["mmio_mib"]) == (1, None)
-    assert "warnings" not in done
+    assert not any(VGPU in line for line in done.get("warnings", ()))  # those of other modules of this process may be there
 
 
 def test_a_mediated_device_that_is_not_there_yet_is_said(host: Hypervisor) -> None:
