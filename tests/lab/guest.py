@@ -54,12 +54,16 @@ class TimerLost(LabError):
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a guest is made of. ``ports``: TCP ports of the guest that this machine can call. ``devices``: further QEMU arguments."""
+    """What a guest is made of. ``ports``: TCP ports of the guest that this machine can call. ``devices``: further QEMU arguments.
+
+    ``calls``: what else the guest can call, an address and a port of QEMU's own network, and the port of this machine that answers there.
+    """
 
     cpus: int = 2
     memory_mib: int = 2048
     ports: tuple[int, ...] = ()
     registry: int | None = None
+    calls: tuple[tuple[str, int, int], ...] = ()
     devices: tuple[str, ...] = ()
 
 
@@ -143,9 +147,9 @@ class Guest:
 
     def _network(self, hardware: Hardware) -> str:
         forwards = "".join(f",hostfwd=tcp:127.0.0.1:{outer}-:{inner}" for inner, outer in self.ports.items())
-        if hardware.registry is not None:
-            address, port = REGISTRY_IN_GUEST
-            forwards += f",guestfwd=tcp:{address}:{port}-cmd:socat - TCP:127.0.0.1:{hardware.registry}"
+        registry = [(*REGISTRY_IN_GUEST, hardware.registry)] if hardware.registry is not None else []
+        for address, port, outer in (*registry, *hardware.calls):
+            forwards += f",guestfwd=tcp:{address}:{port}-cmd:socat - TCP:127.0.0.1:{outer}"
         # Nothing but these: a guest reaches no other machine.
         return f"user,id=net0,restrict=on{forwards}"
 

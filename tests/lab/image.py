@@ -24,10 +24,14 @@ from lab.packages import PATHS, Mirror
 from lab.places import IMAGES, LAB, LOGS
 
 SUITE = "trixie"
-PACKAGES = (
+# What boots, lets the lab in, and runs Ansible's modules.
+BASE = (
     "linux-image-amd64", "grub-pc", "systemd", "systemd-sysv", "systemd-resolved", "dbus", "udev", "kmod", "initramfs-tools",
-    "openssh-server", "iproute2", "ca-certificates", "curl", "docker.io", "docker-cli", "docker-compose",
-    "mdevctl", "driverctl", "pciutils", "python3", "python3-venv", "python3-yaml", "haproxy",
+    "openssh-server", "iproute2", "ca-certificates", "python3",
+)  # fmt: skip
+PACKAGES = (
+    *BASE, "curl", "docker.io", "docker-cli", "docker-compose",
+    "mdevctl", "driverctl", "pciutils", "python3-venv", "python3-yaml", "haproxy",
 )  # fmt: skip
 # Installing a package enables its service, and it is the role of a gateway that decides whether it runs.
 DISABLED = ("haproxy.service",)
@@ -44,27 +48,44 @@ PARTITIONS = f"""label: gpt
 start=2048, size=2048, type=21686148-6449-6E6F-744E-656564454649
 start={ROOT_SECTOR}, type=0FC63DAF-8483-4772-8E79-3D69D8477DE4
 """
-# The first boot: the boot loader gets on the disk by the guest's own means, and the engine makes its directories once for all.
-SEAL = "grub-install /dev/vda && update-grub && docker info > /dev/null && systemctl is-system-running --wait"
+# The first boot: the boot loader gets on the disk by the guest's own means.
+SEAL = "grub-install /dev/vda && update-grub"
+SEALED = "systemctl is-system-running --wait"
 
 Say = t.Callable[[str], None]
 
 
-def recipe_hash() -> str:
+class Recipe(t.NamedTuple):
+    """What an image is made of. ``ready``: it has an engine with its settings, and the Python package of a GPU host."""
+
+    packages: tuple[str, ...]
+    ready: bool
+
+    @property
+    def seal(self) -> str:
+        """What its first boot does; an engine makes its directories once for all."""
+        return " && ".join([SEAL, *(["docker info > /dev/null"] if self.ready else []), SEALED])
+
+
+# A host that has everything but a driver and GPUs, and one that has nothing yet.
+READY, BARE = Recipe(PACKAGES, ready=True), Recipe(BASE, ready=False)
+
+
+def recipe_hash(recipe: Recipe = READY) -> str:
     """What the image is kept under: changes with packages, files, the pinned nvidia-ml-py and this module."""
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(repr(recipe).encode())
     for path in sorted([Path(__file__), *(path for path in (LAB / "files").rglob("*") if path.is_file())]):
         digest.update(f"{path.relative_to(LAB)}\0".encode() + path.read_bytes())
     digest.update(metadata.version("nvidia-ml-py").encode())
     return digest.hexdigest()[:16]
 
 
-def ensure(mirror: Mirror, say: Say) -> Path:
-    """The image's directory (``disk.raw``, ``key``, ``vmlinuz``, ``initrd``), built when this recipe was never built before.
+def ensure(mirror: Mirror, say: Say, recipe: Recipe = READY) -> Path:
+    """The image's directory (``disk.raw``, ``key``, ``vmlinuz``, ``initrd``, dpkg's ``status``), built when this recipe never was before.
 
     LabError in one line when it cannot be built; then nothing half done is left.
     """
-    home = IMAGES / recipe_hash()
+    home = IMAGES / recipe_hash(recipe)
     if (home / "disk.raw").exists():
         return home
     if os.geteuid() != 0:
@@ -77,12 +98,12 @@ def ensure(mirror: Mirror, say: Say) -> Path:
     try:
         part.mkdir()
         say("building the guests' disk: packages (2 min)")
-        _packages(root, mirror)
-        _settle(root, part)
+        _packages(root, mirror, recipe)
+        _settle(root, part, recipe)
         say("building the guests' disk: first boot (1 to 2 min)")
         _disk(root, part / "disk.raw")
         shutil.rmtree(root)
-        _seal(part)
+        _seal(part, recipe)
         part.rename(home)
     except OSError as error:
         raise LabError(f"building the guests' disk: {full_disk(str(error)) or error}") from error
@@ -104,9 +125,9 @@ def _remove(part: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
 
 
-def _packages(root: Path, mirror: Mirror) -> None:
+def _packages(root: Path, mirror: Mirror, recipe: Recipe) -> None:
     argv = [
-        "mmdebstrap", "--variant=minbase", "--quiet", "--skip=cleanup/reproducible", f"--include={','.join(PACKAGES)}",
+        "mmdebstrap", "--variant=minbase", "--quiet", "--skip=cleanup/reproducible", f"--include={','.join(recipe.packages)}",
         "--aptopt=APT::Install-Recommends \"false\"", "--dpkgopt=path-exclude=/usr/share/man/*", "--dpkgopt=path-exclude=/usr/share/doc/*",
         "--dpkgopt=path-exclude=/usr/share/locale/*", "--mode=root", SUITE, str(root),
         f"deb [signed-by={mirror.keyring}] {mirror.uri} {SUITE} main",
@@ -114,9 +135,10 @@ def _packages(root: Path, mirror: Mirror) -> None:
     run(argv, "building the guests' disk", deadline=BUILD_SECONDS, log=LOGS / "mmdebstrap.log", env={**os.environ, "PATH": PATHS})
 
 
-def _settle(root: Path, part: Path) -> None:
-    """Files, units, key and the Python package that a GPU host needs."""
-    shutil.copytree(LAB / "files", root, dirs_exist_ok=True)
+def _settle(root: Path, part: Path, recipe: Recipe) -> None:
+    """Files, units, key, and for a ready host the Python package that it needs."""
+    left_out = None if recipe.ready else shutil.ignore_patterns("docker")
+    shutil.copytree(LAB / "files", root, dirs_exist_ok=True, ignore=left_out)
     (root / "etc/resolv.conf").unlink(missing_ok=True)
     (root / "etc/resolv.conf").symlink_to("/run/systemd/resolve/stub-resolv.conf")
     (root / "etc/machine-id").write_text("", encoding="utf-8")
@@ -134,7 +156,9 @@ def _settle(root: Path, part: Path) -> None:
     home = root / "root/.ssh"
     home.mkdir(mode=0o700, exist_ok=True)
     shutil.copy(part / "key.pub", home / "authorized_keys")
-    _copy_nvml_package(next((root / "usr/local/lib").glob("python3*/dist-packages")))
+    if recipe.ready:
+        _copy_nvml_package(next((root / "usr/local/lib").glob("python3*/dist-packages")))
+    shutil.copy(root / "var/lib/dpkg/status", part / "status")
     for kind in ("vmlinuz", "initrd.img"):
         shutil.copy(next((root / "boot").glob(f"{kind}-*")), part / kind.removesuffix(".img"))
 
@@ -158,11 +182,11 @@ def _disk(root: Path, disk: Path) -> None:
     run(["mke2fs", *options, disk, f"{sectors // 2}k"], "filling the guests' disk", deadline=BUILD_SECONDS, env=environment)
 
 
-def _seal(part: Path) -> None:
+def _seal(part: Path, recipe: Recipe) -> None:
     guest = Guest("seal", part / "seal", part)
     try:
         guest.start(Hardware(), backing=None, kernel=True)
-        guest.ssh(SEAL, "the image's first boot", log=LOGS / "seal.log")
+        guest.ssh(recipe.seal, "the image's first boot", log=LOGS / "seal.log")
         guest.power_off()
     finally:
         guest.kill()

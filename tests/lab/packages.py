@@ -26,6 +26,9 @@ PROGRAMS = {
     "ssh": "openssh-client",
     "docker-registry": "docker-registry",
     "skopeo": "skopeo",
+    "gpg": "gpg",
+    "gpg-agent": "gpg-agent",
+    "gpgconf": "gpgconf",
 }
 FILES = {
     "/usr/share/keyrings/debian-archive-keyring.gpg": "debian-archive-keyring",

@@ -19,13 +19,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the folder that holds the package lab
 
-from lab import process
+from lab import process, stories_bare, stories_rollout, stories_upgrade
 from lab.commands import full_disk
 from lab.errors import LabError
 from lab.places import LAB, LOGS, REPOSITORY
 from lab.site import Site, last_failure, log_of, prepare, scenarios
 from lab.stories import STORIES
-from lab.stories_rollout import ACTS, tell_acts
 from lab.turn import turn
 
 # What CI runs.
@@ -36,6 +35,8 @@ EXPECTED_FAILURES: dict[str, str] = {}
 # Three reboots under emulation take half of it; a lab.yml may say another number of `seconds`.
 SCENARIO_SECONDS = 3600.0
 STARTED = time.monotonic()
+# Whose stories have acts of their own; without an entry, those of a rollout.
+BOOKS: dict[str, t.Any] = {"bare": stories_bare, "upgrade": stories_upgrade}
 # A step's beginning in molecule's log, with a terminal and without.
 STEP = re.compile(r"(?:➜ |> )(\w+)(?:: |\] )Executing$", re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -122,7 +123,8 @@ def run_scenario(name: str) -> Failure | None:
 def run_all(names: list[str]) -> int:
     """Runs scenarios one after the other and says how each went; the exit status."""
     say("preparing")
-    prepare(say)
+    for recipe in dict.fromkeys(Site(name).recipe for name in names):
+        prepare(say, recipe)
     say("prepared")
     results: list[tuple[str, str, float]] = []
     for name in names:
@@ -158,13 +160,14 @@ def shell(name: str) -> None:
 
 
 def verify(name: str, acts: t.Sequence[str] = ()) -> int:
-    """Tells the story of a scenario that is up, or only these acts of those that a rollout's stories have; the exit status."""
+    """Tells the story of a scenario that is up, or only these acts of one that has them; the exit status."""
     site = Site(name)
     if name not in STORIES:
         raise LabError(f"there is no story of '{name}' in tests/lab/stories.py")
-    if unknown := sorted(set(acts) - set(ACTS)):
-        raise LabError(f"there is no act {', '.join(unknown)}; there are: {', '.join(ACTS)}")
-    found = list(tell_acts(site, acts) if acts else STORIES[name](site))
+    book = BOOKS.get(name, stories_rollout)
+    if unknown := sorted(set(acts) - set(book.ACTS)):
+        raise LabError(f"there is no act {', '.join(unknown)}; there are: {', '.join(book.ACTS)}")
+    found = list(book.tell_acts(site, acts) if acts else STORIES[name](site))
     for problem in found:
         print(f"lab: {problem}", file=sys.stderr)
     if found:
@@ -215,7 +218,7 @@ def main() -> int:
     test = verbs.add_parser("test", help="run scenarios")
     test.add_argument("scenarios", nargs="*", help=f"which ones; without any: {' '.join(SMOKE)}")
     test.add_argument("--all", action="store_true", help="every scenario")
-    tell = verbs.add_parser("verify", help="tell its story, or some acts of a rollout's")
+    tell = verbs.add_parser("verify", help="tell its story, or some acts of a rollout's or of bare's")
     tell.add_argument("scenario")
     tell.add_argument("acts", nargs="*", help="without any: the whole story")
     for verb, text, default in (

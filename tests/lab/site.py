@@ -5,8 +5,10 @@
 
 ``extensions/molecule/SCENARIO/lab.yml`` says what the guests are made of and where the site is: group variables and manifests,
 in which ``${OCR_IMAGE}`` stands for the image by digest; a scenario without a site is its guests alone. ``images`` are further releases
-of the OCR service that the registry gets, a guest with ``gateway: true`` is in the group ``gateways`` as well, and ``gitlab: true`` fetches
-the program that runs pipelines before a guest is booted.
+of the OCR service that the registry gets, a guest with ``gateway: true`` is in the group ``gateways`` as well. Guests are in no common
+network: ``calls: {GUEST: ADDRESS}`` lets one call another's ports at an address of its own. ``gitlab: true`` fetches the program that runs
+pipelines before a guest is booted. ``bare: true``: guests have nothing but what lets the lab in, and reach a signed archive of Debian's
+packages.
 Everything made of it lies below ``build/lab/sites/SCENARIO``.
 """
 
@@ -25,10 +27,10 @@ from pathlib import Path
 
 import yaml
 
-from lab import gitlab, image, packages
+from lab import archive, gitlab, image, modules, packages
 from lab.commands import last_line, plain, run
 from lab.errors import LabError
-from lab.guest import Guest, Hardware
+from lab.guest import SSH_PORT, Guest, Hardware
 from lab.ocr import build as ocr
 from lab.places import BUILD, LOGS, REPOSITORY, SCENARIOS, SITES
 from lab.registry import Registry
@@ -39,6 +41,8 @@ SIMULATOR = BUILD / "simulator"
 GPUS = "/var/lib/nvmlsim"
 
 Say = t.Callable[[str], None]
+# What a guest can call: address and port in QEMU's network, and the port of this machine that answers.
+Call = tuple[str, int, int]
 
 
 class Site:
@@ -51,6 +55,11 @@ class Site:
         if not (self.source / "lab.yml").exists():
             raise LabError(f"there is no scenario '{scenario}'; there are: {', '.join(scenarios())}")
         self.lab: dict[str, t.Any] = yaml.safe_load((self.source / "lab.yml").read_text(encoding="utf-8"))
+
+    @property
+    def recipe(self) -> image.Recipe:
+        """What its guests' disk is made of."""
+        return image.BARE if self.lab.get("bare") else image.READY
 
     @property
     def inventory(self) -> Path:
@@ -70,12 +79,18 @@ class Site:
         self.down()
         if self.lab.get("gitlab"):
             gitlab.runner()
-        prepared = prepare(say)
+        prepared = prepare(say, self.recipe)
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir(parents=True)
         try:
             port = self._services_up(prepared) if "site" in self.lab else None
-            self._guests_up(prepared.image, port, say)
+            calls: tuple[Call, ...] = ()
+            if prepared.bare:
+                calls = ((*archive.ADDRESS, archive.Server(self.home).start(prepared.bare.archive)),)
+            self._guests_up(prepared.image, port, calls, say)
+            if prepared.bare:
+                for guest in self.guests():
+                    prepared.bare.bring(guest)
             self._write_inventory()
         except BaseException:
             self.down()
@@ -109,10 +124,25 @@ class Site:
             text = manifest.read_text(encoding="utf-8")
             manifest.write_text(string.Template(text).safe_substitute(OCR_IMAGE=ocr_image), encoding="utf-8")
 
-    def _guests_up(self, base: Path, registry: int | None, say: Say) -> None:
-        names = list(self.lab["guests"])
+    def _guests_up(self, base: Path, registry: int | None, calls: tuple[Call, ...], say: Say) -> None:
+        """Boots them side by side; who calls others is booted after them, for their ports are known only then."""
+        late = [name for name, wish in self.lab["guests"].items() if wish.get("calls")]
+        for names in filter(None, ([name for name in self.lab["guests"] if name not in late], late)):
+            self._round(names, base, registry, calls, say)
+
+    def _peers(self, name: str) -> tuple[Call, ...]:
+        """What a guest can call of others."""
+        wished: dict[str, str] = self.lab["guests"][name].get("calls", {})
+        return tuple(
+            (address, inner, outer)
+            for peer, address in wished.items()
+            for inner, outer in self.guest(peer).ports.items()
+            if inner != SSH_PORT
+        )
+
+    def _round(self, names: t.Sequence[str], base: Path, registry: int | None, calls: tuple[Call, ...], say: Say) -> None:
         with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
-            starts = [pool.submit(self._guest_up, name, base, registry, say) for name in names]
+            starts = [pool.submit(self._guest_up, name, base, registry, calls, say) for name in names]
             try:
                 concurrent.futures.wait(starts, return_when=concurrent.futures.FIRST_EXCEPTION)
                 for start in starts:
@@ -124,10 +154,14 @@ class Site:
                     self.down()
                 raise
 
-    def _guest_up(self, name: str, base: Path, registry: int | None, say: Say) -> None:
+    def _guest_up(self, name: str, base: Path, registry: int | None, calls: tuple[Call, ...], say: Say) -> None:
         wish = self.lab["guests"][name]
         hardware = Hardware(
-            cpus=wish.get("cpus", 2), memory_mib=wish.get("memory_mib", 2048), ports=tuple(wish.get("ports", ())), registry=registry
+            cpus=wish.get("cpus", 2),
+            memory_mib=wish.get("memory_mib", 2048),
+            ports=tuple(wish.get("ports", ())),
+            registry=registry,
+            calls=(*calls, *self._peers(name)),
         )
         guest = Guest(name, self.home / "guests" / name, base)
         seconds = guest.start(hardware, backing=base / "disk.raw")
@@ -174,7 +208,7 @@ class Site:
         """Ends every guest and the registry; what they wrote stays for a look."""
         failures = []
         ends: list[t.Callable[[], None]] = [partial(Guest.end, home) for home in sorted((self.home / "guests").glob("*/"))]
-        for end in (*ends, Registry(self.home).stop):
+        for end in (*ends, Registry(self.home).stop, archive.Server(self.home).stop):
             try:
                 end()
             except LabError as error:  # the others are to end all the same
@@ -184,27 +218,46 @@ class Site:
 
 
 class Prepared(t.NamedTuple):
-    """What every site is made of: the guests' image and the OCR service's archive."""
+    """What every site is made of: the guests' image and the OCR service's archive; for bare guests what makes hosts of them as well."""
 
     image: Path
     ocr: Path
+    bare: Bare | None
 
 
-def prepare(say: Say) -> Prepared:
+class Bare(t.NamedTuple):
+    """What a bare guest gets: Debian's packages, and the driver's kernel modules as this machine built them."""
+
+    archive: archive.Archive
+    modules: Path
+
+    def bring(self, guest: Guest) -> None:
+        """Tells it of the archive, in the place of Debian's own address, and lays the modules where its DKMS looks for a build."""
+        guest.ssh(archive.told(guest.name), "telling it of the archive", input=self.archive.key.read_text(encoding="utf-8"))
+        with self.modules.open("rb") as pack:
+            guest.ssh(modules.UNPACK, "bringing the driver's modules", stdin=pack)
+        guest.ssh("cat > /usr/sbin/dkms && chmod 755 /usr/sbin/dkms", "standing in for builds", input=modules.STAND_IN)
+
+
+def prepare(say: Say, recipe: image.Recipe = image.READY) -> Prepared:
     """Installs and builds what is missing here. LabError in one line."""
     if " " in str(REPOSITORY):
         raise LabError(f"the path of this checkout has a space, and make cannot build below one: {REPOSITORY}")
     packages.install(say)
     found = packages.mirror()
-    disk = image.ensure(found, say)
-    archive = ocr.build(BUILD / "ocr", found, say)
+    disk = image.ensure(found, say, recipe)
+    bare = None
+    if recipe == image.BARE:
+        packed = archive.ensure(disk, found, say)
+        bare = Bare(packed, modules.ensure(disk, packed, say))
+    ocr_image = ocr.build(BUILD / "ocr", found, say)
     make: list[str | Path] = ["make", "--no-print-directory", "--silent", "-C", REPOSITORY / "tests" / "simulator"]
     run(
         [*make, "install", f"OUT={SIMULATOR / 'out'}", f"DESTDIR={SIMULATOR / 'root'}", "PYTHON=/usr/bin/python3"],
         "building the simulated driver",
         deadline=600,
     )
-    return Prepared(disk, archive)
+    return Prepared(disk, ocr_image, bare)
 
 
 def scenarios() -> list[str]:

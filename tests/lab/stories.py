@@ -22,8 +22,10 @@ from lab.ocr import receipt as receipts
 from lab.ocr.ask import ask
 from lab.plays import must_play, play
 from lab.site import Site
+from lab.stories_bare import bare
 from lab.stories_pipeline import pipeline
 from lab.stories_rollout import rollout, rollout_broken, rollout_killed
+from lab.stories_upgrade import upgrade
 
 # What a host may take after a boot until its services answer.
 HEALED_SECONDS = 240
@@ -267,6 +269,6 @@ STORIES: dict[str, Story] = {
     story.__name__: story
     for story in (
         main_job, wrong_uuid, reboot, neighbours, power_cut, two_hosts, broken, newest_core,
-        rollout, rollout_broken, rollout_killed, pipeline,
+        rollout, rollout_broken, rollout_killed, pipeline, bare, upgrade,
     )
 }  # fmt: skip
