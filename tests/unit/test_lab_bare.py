@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import subprocess
@@ -14,12 +15,15 @@ import typing as t
 from pathlib import Path
 
 import pytest
+import yaml
 from lab_world import program
 
-from lab import archive, commands, guest, modules, packages, stories_bare
+from lab import archive, commands, guest, modules, packages, stories_bare, stories_upgrade
 from lab.errors import LabError
 from lab.guest import Guest, Hardware
+from lab.load import Account, Answer
 from lab.packages import Mirror
+from lab.site import Site
 
 KERNEL = "6.12.1+deb13-amd64"
 STATUS = f"Package: dpkg\nStatus: install ok installed\n\nPackage: linux-image-{KERNEL}\nStatus: install ok installed\n"
@@ -224,3 +228,33 @@ def test_the_programs_of_a_story_are_python_that_runs(tmp_path: Path) -> None:
         ["python3", "-c", textwrap.dedent(stories_bare.INSIDE).replace("/dev/nvidia0", "/dev/null")], capture_output=True, text=True
     )
     assert said.stdout.splitlines()[0] == "/dev/null OPEN"
+
+
+def test_the_gateway_s_host_calls_the_ports_of_the_other_but_for_its_ssh(tmp_path: Path) -> None:
+    site = Site("upgrade")
+    site.home = tmp_path
+    home = tmp_path / "guests/gpu-lab-2"
+    home.mkdir(parents=True)
+    guest.write(
+        home / "guest.json", json.dumps({"name": "gpu-lab-2", "image": "i", "ports": {"22": 40000, "18000": 40001, "18001": 40002}})
+    )
+
+    address = yaml.safe_load((site.source / "site/host_vars/gpu-lab-2.yml").read_text(encoding="utf-8"))["fleet_address"]
+    assert site._peers("gpu-lab-1") == ((address, 18000, 40001), (address, 18001, 40002))
+    assert site._peers("gpu-lab-2") == ()
+
+
+@pytest.mark.parametrize(
+    ("answers", "problem"),
+    [
+        ([("GPU-1", ""), ("GPU-2", "")], ""),
+        ([("GPU-1", ""), ("GPU-1", "answered 503: no server")], "1 of 2 requests failed: answered 503: no server"),
+        ([("GPU-1", "")], "only 1 requests were made"),
+    ],
+)
+def test_one_request_that_fails_is_a_problem_of_an_upgrade(answers: list[tuple[str, str]], problem: str) -> None:
+    account = Account([Answer(0.0, 0.1, False, 200, 1, device, said) for device, said in answers])
+
+    found = list(stories_upgrade._unanswered("upgrade", account, 2))
+
+    assert found == [] if not problem else problem in found[0]
