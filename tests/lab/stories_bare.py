@@ -24,6 +24,8 @@ from lab.plays import Play
 from lab.site import Site
 
 CONTAINER = "keeper"
+# As group_vars of the scenario have it.
+REGISTRY = "registry.example:5000"
 NODES = ("/dev/nvidia0", "/dev/nvidiactl")
 LOADS_NOT = re.compile(
     r"driver 550\.\S+ does not load: no NVIDIA GPU on this host that this driver drives "
@@ -156,11 +158,11 @@ def refused(site: Site, guest: Guest) -> Iterator[str]:
 def _driver_there(guest: Guest) -> Iterator[str]:
     """dpkg, DKMS, modinfo and apt's holds say the same version."""
     seen = state(guest)
-    versions = {name: seen["packages"].get(name) for name in DRIVER}
-    if None in versions.values() or len(set(versions.values())) != 1:
+    versions = {name: seen["packages"].get(name, "") for name in DRIVER}
+    upstream = versions[DRIVER[0]].partition("-")[0]
+    if not upstream or {version.partition("-")[0] for version in versions.values()} != {upstream}:
         yield f"dpkg has of the driver {versions}"
         return
-    upstream = str(versions[DRIVER[0]]).partition("-")[0]
     wanted = f"nvidia-current/{upstream}, {seen['kernel']}, x86_64: installed"
     if [line.split(" (")[0] for line in seen["dkms"]] != [wanted]:
         yield f"DKMS says {seen['dkms']}, and not '{wanted}'"
@@ -243,13 +245,14 @@ def kept(site: Site, guest: Guest) -> Iterator[str]:
     """Every role runs twice over a container with a device, with a setting that restarts the engine, and systemd reads its units again."""
     before = _life(guest)
     engine = guest.ssh("cat /var/run/docker.pid", "asking for the engine's process")
-    logs = ("-e", '{"docker_host_log_opts": {"max-size": "20m", "max-file": "3"}}')
-    play = run(site, "prepare over a container, with another setting of the engine", *WITHOUT_GPU, *logs)
+    limits = {"default-ulimits": {"nofile": {"Name": "nofile", "Soft": 65536, "Hard": 65536}}, "insecure-registries": [REGISTRY]}
+    more = ("-e", json.dumps({"docker_host_settings": limits}))
+    play = run(site, "prepare over a container, with another setting of the engine", *WITHOUT_GPU, *more)
     yield from _in_one_line(play, GATE, "the gate")
     if guest.ssh("cat /var/run/docker.pid", "asking for the engine's process") == engine:
         yield "the engine was not restarted, so that nothing was tried"
     yield from _through(guest, "after every role and a restart of the engine")
-    play = run(site, "the same once more", *WITHOUT_GPU, *logs)
+    play = run(site, "the same once more", *WITHOUT_GPU, *more)
     if number := changed(play):
         yield f"the same once more changed {number} tasks: {_changers(play)}"
     yield from _through(guest, "after every role once more")
