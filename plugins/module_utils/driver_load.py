@@ -176,12 +176,16 @@ def _modprobe(options: Options, driver: str) -> None:
 
 
 def _refusal(options: Options, driver: str, done: Done) -> FleetError:
-    said = f"{done.complaint}\n{done.output}"
-    words = re.sub(r"^modprobe: (?:ERROR|FATAL): ", "", done.words).rstrip(".")
+    lines = [line.strip() for line in f"{done.complaint}\n{done.output}".splitlines()]
     for sign, meaning, hint in _REFUSALS:
-        if sign in said:
-            return FleetError(f"driver {driver} does not load: {meaning} (modprobe: {words}{_kernel(options)})", hint=hint)
-    return FleetError(f"driver {driver} does not load: modprobe: {words}{_kernel(options)}", hint="look at `dmesg`")
+        # Debian loads nvidia by an `install` line: what the kernel said comes first, and modprobe's own words on the line's failure last.
+        if said := next((line for line in lines if sign in line), None):
+            return FleetError(f"driver {driver} does not load: {meaning} (modprobe: {_words(said)}{_kernel(options)})", hint=hint)
+    return FleetError(f"driver {driver} does not load: modprobe: {_words(done.words)}{_kernel(options)}", hint="look at `dmesg`")
+
+
+def _words(line: str) -> str:
+    return re.sub(r"^modprobe: (?:ERROR|FATAL): ", "", line).rstrip(".")
 
 
 def _kernel(options: Options) -> str:

@@ -31,8 +31,9 @@ LOADS_NOT = re.compile(
     r"driver 550\.\S+ does not load: no NVIDIA GPU on this host that this driver drives "
     r"\(modprobe: could not insert '\S+': No such device[^\\\n]*\); look for it with `lspci -d 10de:`"
 )
-GATE = re.compile(r"gpu-bare-1: [^\\\n]*driver[^\\\n]*")
-HELD = {*DRIVER} - {"nvidia-kernel-dkms"}
+GATE = re.compile(r"gpu-bare-1: [^\\\n]*no driver answers[^\\\n]*")
+# The daemon comes in any version of the branch.
+HELD = {*DRIVER} - {"nvidia-persistenced"}
 # What a version is asked for, and no more is ever made of it here: without a driver there is nothing to write a specification of.
 TOOLKIT = textwrap.dedent("""\
     #!/bin/sh

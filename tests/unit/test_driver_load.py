@@ -124,6 +124,19 @@ def test_a_refusal_is_one_line_with_the_kernels_word_and_what_it_means(host: Hos
     assert "kernel: NVRM: No NVIDIA GPU found." in line
 
 
+def test_the_kernels_word_counts_and_not_what_modprobe_makes_of_it(host: Host) -> None:
+    # As Debian 13's modprobe said it, on a machine without a GPU.
+    host.program(
+        "modprobe",
+        "echo \"modprobe: ERROR: could not insert 'nvidia_current': No such device\" >&2\n"
+        "echo \"modprobe: ERROR: Error running install command 'modprobe -i nvidia-current ' for module nvidia: retcode 1\" >&2\n"
+        "echo \"modprobe: ERROR: could not insert 'nvidia': Invalid argument\" >&2; exit 1",
+    )
+    line = host.refusal()
+    assert "(modprobe: could not insert 'nvidia_current': No such device" in line
+    assert "Invalid argument" not in line
+
+
 def test_a_kernel_whose_messages_cannot_be_read_costs_only_them(host: Host) -> None:
     host.program("modprobe", "echo \"modprobe: ERROR: could not insert 'nvidia': No such device\" >&2; exit 1")
     (host.root / "bin/dmesg").unlink()
