@@ -226,10 +226,10 @@ def gate(host: str, before: Iterable[Data], after: Data, refusals: Iterable[str]
 def newly_barred(host: str, services: Iterable[str], before: Mapping[str, Bars], after: Mapping[str, Bars]) -> list[str]:
     """A line for each of the services that may not be placed on a board of the host any more, though it could be before."""
     return [
-        f"{host}: {service} may not run on {board} any more: {bar.reason}"
+        f"{host}: {service} may not run on {board} any more: {found.reason}"
         for service in sorted(set(services))
-        for (_host, board), bar in sorted((after.get(service) or {}).items(), key=lambda each: each[0])
-        if (host, board) not in (before.get(service) or {})
+        for (where, board), found in sorted((after.get(service) or {}).items(), key=lambda each: each[0])
+        if where == host and (host, board) not in (before.get(service) or {})
     ]
 
 

@@ -236,8 +236,8 @@ def test_the_window_holds_every_bar_at_a_multiple_of_its_size(cards: list[tuple[
     if window is not None:
         end = 0
         for bars in sorted(cards, key=max, reverse=True):
-            for bar in sorted(bars, reverse=True):
-                end = -(-end // bar) * bar + bar
+            for size in sorted(bars, reverse=True):
+                end = -(-end // size) * size + size
         assert end <= window << 20
 
 

@@ -179,7 +179,7 @@ def test_a_release_that_is_stuck_is_left_at_the_deadline_and_completed_later(wor
     assert f"{DISK} is between two drivers as long as it waits" in result["msg"]
     assert "\n" not in result["msg"]
     assert world.journal() == "open"
-    wait_for(lambda: (world.tree.device(DISK) / "driver_override").is_fifo())
+    wait_for((world.tree.device(DISK) / "driver_override").is_fifo)
     # Whoever looks meanwhile is not stuck as well: its override can not be read.
     again = world.run((DISK, wish), deadline=STUCK)
     assert f"driver_override has not answered in {STUCK} s" in again["msg"]

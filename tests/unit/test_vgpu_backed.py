@@ -38,7 +38,8 @@ def card(host: FleetHost, count: int, **more: t.Any) -> dict[str, t.Any]:
 
 
 def cut(world: World, host: FleetHost, simulator: Path) -> None:
-    wanted = [{"profile": name.split("@")[0], "start": int(name.split("@")[1]), "compute": "keep"} for name in TWO]
+    places = [name.partition("@") for name in TWO]
+    wanted = [{"profile": profile, "start": int(start), "compute": "keep"} for profile, _at, start in places]
     layout = [{"gpu": host.simctl("show", "--json")["gpus"][0]["pci"], "instances": wanted}]
     reset = str(simulator / "bin" / "nvidia-smi")
     result = world.module(

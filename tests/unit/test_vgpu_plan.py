@@ -220,7 +220,7 @@ def test_several_vgpus_share_a_gpu_instance_that_is_larger_than_they_are() -> No
         (gpu(), wish("a vGPU"), "'a vGPU' is no vGPU type; write one like A100D-10C"),
         (
             gpu(),
-            wish(*({"type": "A100D-10C", "placement": 3} for _ in range(2)), mixed=True),
+            wish(*({"type": "A100D-10C", "placement": 3} for _each in range(2)), mixed=True),
             "placement 3 is wished twice; give each vGPU its own",
         ),
     ],
