@@ -51,11 +51,22 @@ def unbind(root: Path, file: Path, text: str) -> None:
         os.mkfifo(override)
         while holders(root, text):
             time.sleep(0.01)
-        override.unlink()
-        override.write_text(kept)
+        unlock(override, kept)
     if (driver / text / "sriov_numvfs").exists():
         make_vfs(root, (driver / text).resolve(), 0)
     tree.detach(root, text)
+
+
+def unlock(override: Path, kept: str) -> None:
+    """Whoever waits to read the override reads it now, as behind the kernel's lock: nobody is left waiting."""
+    waiting = override.with_name("driver_override.waiting")
+    override.rename(waiting)
+    override.write_text(kept)
+    stream = os.open(waiting, os.O_RDWR | os.O_NONBLOCK)  # wakes those who wait in open(2)
+    waiting.unlink()
+    os.write(stream, kept.encode())
+    time.sleep(0.1)
+    os.close(stream)
 
 
 def holders(root: Path, address: str) -> list[str]:
