@@ -10,6 +10,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import textwrap
 import typing as t
 from pathlib import Path
@@ -224,9 +225,8 @@ def test_the_kernel_s_refusal_counts_only_in_one_line() -> None:
 def test_the_programs_of_a_story_are_python_that_runs(tmp_path: Path) -> None:
     for number, text in enumerate((stories_bare.STATE, stories_bare.INSIDE)):
         compile(text, str(tmp_path / f"{number}.py"), "exec")
-    said = subprocess.run(
-        ["python3", "-c", textwrap.dedent(stories_bare.INSIDE).replace("/dev/nvidia0", "/dev/null")], capture_output=True, text=True
-    )
+    program = textwrap.dedent(stories_bare.INSIDE).replace("/dev/nvidia0", "/dev/null")
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert said.stdout.splitlines()[0] == "/dev/null OPEN"
 
 
