@@ -307,11 +307,13 @@ class Surges:
 
     def _forgotten(self, named: Collection[str]) -> list[dict[str, t.Any]]:
         """GPUs beside those named that have a slice which a rollout left and nobody holds, as they are to be."""
-        kept = {gpu.uuid: {one.slice for one in gpu.instances} for gpu in self._plain_host().gpus if gpu.uuid not in named}
+        suspects = [gpu for gpu in self._facts["gpus"] if gpu["uuid"] not in named and _temporary(gpu)]
+        # As in _wishes: what the policy says is of no matter where there is nothing to give back.
+        kept = {gpu.uuid: {one.slice for one in gpu.instances} for gpu in self._plain_host().gpus} if suspects else {}
         return [
             {"gpu": gpu["uuid"], "mig": True, "instances": _found_slices(gpu)}
-            for gpu in self._facts["gpus"]
-            if any(_slice(one) not in kept[gpu["uuid"]] for one in _temporary(gpu) if gpu["uuid"] in kept)
+            for gpu in suspects
+            if any(_slice(one) not in kept[gpu["uuid"]] for one in _temporary(gpu))
         ]
 
     def _plain_host(self) -> Host:

@@ -296,6 +296,15 @@ def test_what_a_killed_rollout_made_beside_the_plan_is_given_back() -> None:
     assert Surges(with_facts(site, there)).restore() == []
 
 
+def test_a_policy_that_names_a_board_which_is_gone_stops_no_plan_that_needs_no_more_room() -> None:
+    site = site_of([manifest_text("ocr", ports=PORTS)], [gpu_facts()], fleet_gpu_modes=["mig"])
+    variables = {"fleet_environment": "production", "fleet_gpu_modes": ["mig"], "fleet_cordoned_gpus": ["GPU-exchanged"]}
+    surges = Surges(replace(site, policy=read_policy("h1", variables)))
+    assert (surges.leftovers(), surges.layout(), surges.restore()) == ([], wish_of(site.plan.data), [])
+    with pytest.raises(FleetError, match="there is no GPU 'GPU-exchanged'"):
+        surges.place("ocr")
+
+
 def test_a_plan_that_is_older_than_the_facts_gives_no_place() -> None:
     site = site_of([manifest_text("ocr", ports=PORTS)], [gpu_facts(0), gpu_facts(1)], fleet_gpu_modes=["mig"])
     used = site.plan.data["services"][0]["gpu"]
