@@ -54,6 +54,16 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def put_aside(path: Path) -> str:
+    """Take a file that is of no use out of the way; where it lies then, in words."""
+    aside = path.with_name(path.name + ".unreadable")
+    try:
+        os.replace(path, aside)
+    except OSError as error:
+        return f"it cannot be put aside: {error.strerror}"
+    return f"it lies at {aside} now"
+
+
 def write_json(path: Path, data: t.Any) -> None:
     """As :func:`write_text`, for data; readable by root and its group only (0640)."""
     write_text(path, json.dumps(data, indent=1, sort_keys=True) + "\n", 0o640)
@@ -118,21 +128,13 @@ class Journal:
         try:
             entry = read_json(self.path)
         except FleetError as error:
-            return Unfinished(f"the journal of earlier changes is of no use ({error})" + (self._put_aside() if repair else ""))
+            return Unfinished(f"the journal of earlier changes is of no use ({error})" + (f"; {put_aside(self.path)}" if repair else ""))
         if entry is None or entry.get("state") != "open":
             return Unfinished()
         maps = [value if isinstance(value, dict) else {} for value in (entry.get("before"), entry.get("wish"))]
         steps, stopped = (value if isinstance(value, list) else [] for value in (entry.get("steps"), entry.get("stopped")))
         words = f"an earlier change did not come to its end; it had {len(steps)} steps: {'; '.join(map(str, steps))}"
         return Unfinished(words, maps[0], maps[1], tuple(map(str, stopped)))
-
-    def _put_aside(self) -> str:
-        aside = self.path.with_name(self.path.name + ".unreadable")
-        try:
-            os.replace(self.path, aside)
-        except OSError as error:
-            return f"; it cannot be put aside: {error.strerror}"
-        return f"; it lies at {aside} now"
 
     def begin(self, before: t.Mapping[str, t.Any], wish: t.Mapping[str, t.Any], steps: t.Sequence[str]) -> None:
         """Record the state to go back to, the wish and what is about to be done. What was unfinished of other GPUs stays recorded."""

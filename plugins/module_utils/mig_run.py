@@ -109,12 +109,12 @@ def restore(options: Options) -> Result:
 def _restore(options: Options) -> Result:
     notes: list[str] = []
     try:
-        lines = mig_state.remembered(options.state_dir)
+        lines = mig_state.LAYOUT.read(options.state_dir)
     except FleetError as error:
         lines = {}
         notes.append(f"the remembered layout is of no use ({error})")
         if not options.check:
-            notes.append(mig_state.put_aside(options.state_dir))
+            notes.append(mig_state.LAYOUT.put_aside(options.state_dir))
     unfinished = Journal(options.state_dir / mig_state.JOURNAL).unfinished(repair=not options.check)
     lines.update(unfinished.wish)
     if unfinished.words is not None:
@@ -204,7 +204,7 @@ class _Run:
         """Whether a run that changes no GPU has to close an earlier one, or to remember something."""
         if self.unfinished.words is not None:
             return True
-        return self.options.remember and not mig_state.has(
+        return self.options.remember and not mig_state.LAYOUT.has(
             self.options.state_dir, self._lines(plans, {plan.gpu.uuid: plan.gpu for plan in plans})
         )
 
@@ -447,7 +447,7 @@ class _Run:
     def _remember(self, plans: Sequence[Plan], seen: Mapping[str, Gpu]) -> None:
         """Keep for the next boot what is now, or will be when a mode that waits is in force."""
         if self.options.remember:
-            note = mig_state.remember(self.options.state_dir, self._lines(plans, seen))
+            note = mig_state.LAYOUT.keep(self.options.state_dir, self._lines(plans, seen))
             self._said += [note] if note else []
 
     def _lines(self, plans: Sequence[Plan], seen: Mapping[str, Gpu]) -> dict[str, t.Any]:

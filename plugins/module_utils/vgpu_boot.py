@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ansible_collections.gpuops.fleet.plugins.module_utils import commands, vgpu_run, vgpu_state
+from ansible_collections.gpuops.fleet.plugins.module_utils import commands, vgpu_run
 from ansible_collections.gpuops.fleet.plugins.module_utils import lease as leases
 from ansible_collections.gpuops.fleet.plugins.module_utils.agent_config import Config
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.vgpu_state import VGPUS
 
 HOLDER = "host agent"
 # Guests wait for us, so a play that came first is not waited for longer than this.
@@ -23,7 +24,7 @@ _LEASE_SECONDS = 60
 
 def restore(config: Config, say: Callable[[str], None] = commands.say) -> list[str]:
     """Make what is kept; it can be run at any time. Returns what failed, a line each. FleetError when the host's lease is not to be had."""
-    if not any((config.state_dir / name).exists() for name in (vgpu_state.FILE, vgpu_run.JOURNAL)):
+    if not any((config.state_dir / name).exists() for name in (VGPUS.name, vgpu_run.JOURNAL)):
         say("no vGPUs are kept for this host, so none are made")
         return []
     wait = min(config.lease_wait, _LEASE_SECONDS)

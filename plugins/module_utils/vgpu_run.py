@@ -14,9 +14,9 @@ import time
 import typing as t
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.module_utils import lease as leases
-from ansible_collections.gpuops.fleet.plugins.module_utils import vgpu_state
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.journal import Journal, Unfinished
 from ansible_collections.gpuops.fleet.plugins.module_utils.selectors import named_entries
@@ -33,6 +33,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.vgpu import (
 )
 from ansible_collections.gpuops.fleet.plugins.module_utils.vgpu_act import Hands
 from ansible_collections.gpuops.fleet.plugins.module_utils.vgpu_look import DEVICES, Look, Options
+from ansible_collections.gpuops.fleet.plugins.module_utils.vgpu_state import VGPUS
 from ansible_collections.gpuops.fleet.plugins.module_utils.vgpu_wish import Wish, line_of, parse_gpus, wish_of_line
 
 __all__ = ["Options", "Result", "apply", "info", "replay"]
@@ -165,7 +166,7 @@ class _Run:
         if gpu.scheduler is None:
             return gpu
         try:
-            line = vgpu_state.remembered(self.options.state_dir).get(gpu.name) or {}
+            line = VGPUS.read(self.options.state_dir).get(gpu.name) or {}
         except FleetError:
             return gpu
         kept = line.get("scheduler")
@@ -210,7 +211,7 @@ class _Run:
         try:
             for plan in changing:
                 touched.append(plan.gpu.name)
-                self.hands.carry_out(plan, lambda one=plan: self._again(one), done)  # type: ignore[misc]
+                self.hands.carry_out(plan, partial(self._again, plan), done)
             seen = self._verify(plans)
         except leases.LeaseError as error:
             self.journal.finish(f"stopped: {error}", [*elsewhere, *touched])
@@ -292,7 +293,7 @@ class _Run:
     def bring_back(self, wait: float) -> Result:
         """Everything that is remembered or was begun."""
         try:
-            lines = vgpu_state.remembered(self.options.state_dir)
+            lines = VGPUS.read(self.options.state_dir)
             problems = []
         except FleetError as error:
             lines, problems = {}, [f"what was remembered of the vGPUs is of no use ({error})"]
@@ -366,7 +367,7 @@ class _Run:
     def _remember(self, plans: Sequence[Plan], seen: Mapping[str, Gpu]) -> None:
         """Keep for the next boot what is there now."""
         try:
-            known = vgpu_state.remembered(self.options.state_dir)
+            known = VGPUS.read(self.options.state_dir)
         except FleetError:
             known = {}
         lines = {}
@@ -381,12 +382,12 @@ class _Run:
                 line["scheduler"] = old.get("scheduler")
             boot = leases.boot_id() if line["scheduler"] and line["scheduler"] != old.get("scheduler") else old.get("boot")
             lines[gpu.name] = {**line, "identity": self._identity(gpu.name), "boot": boot}
-        note = vgpu_state.remember(self.options.state_dir, lines)
+        note = VGPUS.keep(self.options.state_dir, lines)
         self.notes += [note] if note else []
 
     def _remember_boot(self, gpus: Sequence[Gpu]) -> None:
         """The schedulers that were set again belong to this boot."""
-        known = vgpu_state.remembered(self.options.state_dir)
+        known = VGPUS.read(self.options.state_dir)
         lines = {gpu.name: {**known[gpu.name], "boot": leases.boot_id()} for gpu in gpus if (known.get(gpu.name) or {}).get("scheduler")}
         if lines:
-            vgpu_state.remember(self.options.state_dir, lines)
+            VGPUS.keep(self.options.state_dir, lines)

@@ -58,7 +58,7 @@ DOMAIN = """<domain type='kvm' xmlns:qemu='http://libvirt.org/schemas/domain/qem
   <uuid>{uuid}</uuid>
   <metadata>
     <libosinfo:libosinfo xmlns:libosinfo="http://libosinfo.org/xmlns/libvirt/domain/1.0">
-      <libosinfo:os id="http://debian.org/debian/13"/>
+      <libosinfo:os id="http://example.com/system/13"/>
     </libosinfo:libosinfo>
   </metadata>
   <memory unit='GiB'>64</memory>
