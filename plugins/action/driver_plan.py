@@ -19,6 +19,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "gpus": {"type": "dict"},
     "today": {"type": "str"},
     "source": {"type": "str", "default": "distribution", "choices": ["distribution", "repository", "mirror", "runfile"]},
+    "kind": {"type": "str", "default": "ordinary", "choices": ["ordinary", "vgpu-host"]},
     "branch": {"type": "int"},
     "version": {"type": "str", "default": ""},
     "flavour": {"type": "str", "default": "auto", "choices": ["auto", "open", "proprietary"]},

@@ -16,7 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.driver_look import dk
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 
 # In the order in which they can go: each is used by those before it.
-MODULES = ("nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia")
+MODULES = ("nvidia_vgpu_vfio", "nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", "nvidia")
 # What modprobe says of a refusal (strerror of what init_module gave) -> what it means, and what would be right.
 _REFUSALS: tuple[tuple[str, str, str], ...] = (
     (
@@ -47,6 +47,7 @@ class Options:
     sys_root: str = "/sys"
     kernel: str | None = None
     dkms: str = "dkms"
+    kind: str = "ordinary"
     modprobe: str = "modprobe"
     dmesg: str = "dmesg"
     timeout: int = 3600
@@ -169,8 +170,9 @@ def _modprobe(options: Options, driver: str) -> None:
     if now != driver:
         message = f"the kernel module is {now} and the library {driver}: programs would be refused"
         raise FleetError(message, hint="an older module lies in the initramfs or beside the new one: rebuild it and boot")
-    # The module that CUDA needs: without it the first program loads it, which inside a container it cannot.
-    done = run([options.modprobe, "nvidia-uvm"], options.timeout, variables={"LC_ALL": "C"})
+    # The module that CUDA needs: without it the first program loads it, which inside a container it cannot. A vGPU host has another one.
+    second = "nvidia-vgpu-vfio" if options.kind == "vgpu-host" else "nvidia-uvm"
+    done = run([options.modprobe, second], options.timeout, variables={"LC_ALL": "C"})
     if done.status != 0:
         raise _refusal(options, driver, done)
 

@@ -39,7 +39,7 @@ _SECURE_BOOT = "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 # What a driver, its kernel modules and whatever builds them are called in Debian's, Ubuntu's, Red Hat's and NVIDIA's packages.
 _OURS = re.compile(
     r"^(?:lib)?nvidia|^lib(?:cuda1|cuda-)|^cuda-drivers|^kmod-nvidia|^firmware-nvidia|^(?:dkms|gcc|mokutil)$|"
-    r"^linux-(?:image|headers)-|^kernel(?:-devel|-core)?$"
+    r"^linux-(?:image|headers)-|^kernel(?:-devel|-core)?$|^NVIDIA-vGPU"
 )
 _MODULES = re.compile(
     r"^(?:nvidia(?:-[a-z0-9]+)*-kernel(?:-open)?-dkms|nvidia-dkms-.+|nvidia-headless-[0-9].*|kmod-nvidia-.*dkms|nvidia-open|cuda-drivers)$"
@@ -87,6 +87,7 @@ def look(options: Options) -> dict[str, t.Any]:
         "installed": {
             "driver": library(root),
             "flavour": flavour(packages),
+            "kind": kind(root),
             "runfile": (root / "usr/bin/nvidia-uninstall").exists(),
             "packages": {name: packages[name] for name in sorted(packages) if _OURS.match(name) or name in options.packages},
         },
@@ -173,6 +174,13 @@ def library(root: Path) -> str | None:
         for path in root.glob(f"{pattern}/libnvidia-ml.so.*.*"):
             found.add(path.name[len("libnvidia-ml.so.") :])
     return max(found, key=_order, default=None)
+
+
+def kind(root: Path) -> str | None:
+    """``vgpu-host`` by NVIDIA's vGPU manager, which no other driver has; ``ordinary``; None: no driver is installed."""
+    if (root / "usr/bin/nvidia-vgpu-mgr").exists():
+        return "vgpu-host"
+    return None if library(root) is None else "ordinary"
 
 
 def flavour(packages: t.Mapping[str, str]) -> str | None:

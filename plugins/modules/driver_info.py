@@ -123,9 +123,10 @@ facts:
       description:
         - C(driver) is the version of the installed library, C(flavour) the kind of installed kernel modules, C(runfile) whether NVIDIA's
           installer was used, C(packages) the version of each package that has to do with a driver.
+        - C(kind) is V(vgpu-host) where the vGPU host driver is installed, V(ordinary) where another one is.
       returned: always
       type: dict
-      sample: {driver: 550.163.01, flavour: open, runfile: false, packages: {nvidia-smi: 550.163.01-2}}
+      sample: {driver: 550.163.01, flavour: open, kind: ordinary, runfile: false, packages: {nvidia-smi: 550.163.01-2}}
     held:
       description: Packages among them that are held.
       returned: always

@@ -34,6 +34,12 @@ options:
       - Directory below which the host's files are.
     type: path
     default: /
+  kind:
+    description:
+      - Which driver it is. V(vgpu-host) has C(nvidia-vgpu-vfio) in place of the module that CUDA needs.
+    type: str
+    choices: [ordinary, vgpu-host]
+    default: ordinary
   modprobe:
     description:
       - Name or path of the program that loads modules.
@@ -88,6 +94,7 @@ SPEC: dict[str, t.Any] = {
     "root": {"type": "path", "default": "/"},
     "proc_root": {"type": "path", "default": "/proc"},
     "sys_root": {"type": "path", "default": "/sys"},
+    "kind": {"type": "str", "default": "ordinary", "choices": ["ordinary", "vgpu-host"]},
     "modprobe": {"type": "path", "default": "modprobe"},
     "dmesg": {"type": "path", "default": "dmesg"},
     "timeout": {"type": "int", "default": 120},

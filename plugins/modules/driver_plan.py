@@ -44,6 +44,11 @@ options:
     type: str
     choices: [distribution, repository, mirror, runfile]
     default: distribution
+  kind:
+    description: Which driver. V(vgpu-host) is the one of a host that gives vGPUs to virtual machines, which is only had by O(runfile).
+    type: str
+    choices: [ordinary, vgpu-host]
+    default: ordinary
   branch:
     description: The branch, such as V(580). When left out, the one that is there; else the best that O(source) has for the boards.
     type: int
@@ -88,11 +93,11 @@ options:
     type: str
     default: ''
   runfile:
-    description: Address of NVIDIA's installer.
+    description: Address of NVIDIA's installer (C(.run)), or of its package (C(.deb), C(.rpm)).
     type: str
     default: ''
   runfile_checksum:
-    description: Checksum of that installer, V(sha256:...).
+    description: Checksum of that file, V(sha256:...).
     type: str
     default: ''
   persistence:
@@ -227,7 +232,7 @@ unhold:
   elements: str
   sample: []
 runfile:
-  description: Address, checksum and version of NVIDIA's installer, where it is to run.
+  description: Address, checksum, version and form (V(run), V(deb), V(rpm)) of NVIDIA's installer or package, where it is to run.
   returned: success
   type: dict
   sample: null

@@ -18,6 +18,7 @@ if t.TYPE_CHECKING:
 
 Flavour = t.Literal["open", "proprietary"]
 Source = t.Literal["distribution", "repository", "mirror", "runfile"]
+Kind = t.Literal["ordinary", "vgpu-host"]
 
 
 class System(Strict):
@@ -160,6 +161,7 @@ class Policy(Strict):
     """What the platform wishes of the driver; docs/host-preparation.md."""
 
     source: Source = "distribution"
+    kind: Kind = "ordinary"
     branch: int | None = None
     version: str = ""
     flavour: t.Literal["auto", "open", "proprietary"] = "auto"

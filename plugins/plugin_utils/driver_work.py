@@ -15,6 +15,10 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.driver_names import P
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.driver_sources import Repository, repository_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.driver_wish import Choice, Data, Tables
 
+# Packages that NVIDIA's licence portal has one by one: no source of packages brings them, and each is a whole driver.
+_SINGLE = re.compile(r"^(?:nvidia-vgpu-|nvidia-linux-grid-|NVIDIA-vGPU)")
+_FORMS = {".run": "run", ".deb": "deb", ".rpm": "rpm"}
+_FAMILIES = {"deb": "debian", "rpm": "redhat"}
 _REVISION = re.compile(r"^(?:[0-9]+:)?([0-9]+(?:\.[0-9]+)*)")
 
 
@@ -64,6 +68,7 @@ def work(tables: Tables, choice: Choice, sensed: Data, policy: Policy) -> Work:
 
     :raises FleetError: something stands in the way; nothing was touched then.
     """
+    _refuse_other_kind(choice, sensed, policy)
     _refuse_other_way(choice, sensed, policy)
     wanted = _wanted(tables, choice, sensed, policy)
     result = Work([each.name for each in wanted])
@@ -92,13 +97,36 @@ def work(tables: Tables, choice: Choice, sensed: Data, policy: Policy) -> Work:
     return result
 
 
+def _refuse_other_kind(choice: Choice, sensed: Data, policy: Policy) -> None:
+    """The vGPU host driver takes the ordinary one's place: both bring the same kernel module and library, and only one runs CUDA."""
+    kind = sensed["installed"].get("kind")
+    if policy.kind == "vgpu-host" and policy.source != "runfile":
+        raise FleetError(f"{choice.host}: no source of packages has the vGPU host driver", hint="set nvidia_driver_source: runfile")
+    if choice.here is None or kind in (None, policy.kind):
+        return
+    way = "`nvidia-uninstall`" if sensed["installed"]["runfile"] else "its packages' own program"
+    if policy.kind == "vgpu-host":
+        message = f"the ordinary driver {choice.here} is installed, and the vGPU host driver goes in its place, not beside it"
+        raise FleetError(f"{choice.host}: {message}", hint=f"move its services away, and remove it there with {way}")
+    message = f"the vGPU host driver {choice.here} is installed, and the ordinary driver goes in its place, not beside it"
+    raise FleetError(
+        f"{choice.host}: {message}", hint=f"take its vGPUs away and remove it there with {way}, or take the host out of this play"
+    )
+
+
 def _refuse_other_way(choice: Choice, sensed: Data, policy: Policy) -> None:
     """A driver by packages and one by NVIDIA's installer on the same host overwrite each other's files."""
     by_runfile = sensed["installed"]["runfile"]
-    if by_runfile and policy.source != "runfile":
+    single = sorted(name for name in sensed["installed"]["packages"] if _SINGLE.match(name))
+    form = _form(policy) if policy.source == "runfile" else None
+    if by_runfile and form != "run":
         hint = "remove it there with `nvidia-uninstall`, or set nvidia_driver_source: runfile"
+        hint = hint if form is None else "remove it there with `nvidia-uninstall`, or give the address of an installer (.run)"
         raise FleetError(f"{choice.host}: NVIDIA's installer has installed driver {choice.here}", hint=hint)
-    if choice.here and not by_runfile and policy.source == "runfile":
+    if single and form in (None, "run"):
+        hint = "remove it there, or give the address of its like as nvidia_driver_runfile"
+        raise FleetError(f"{choice.host}: package {single[0]} has installed driver {choice.here}", hint=hint)
+    if choice.here and not by_runfile and not single and policy.source == "runfile":
         hint = "remove those packages, or set nvidia_driver_source: distribution"
         raise FleetError(f"{choice.host}: packages have installed driver {choice.here}", hint=hint)
 
@@ -155,14 +183,23 @@ def _refuse_headers(choice: Choice, sensed: Data, known: Mapping[str, list[str]]
             raise FleetError(f"{choice.host}: no headers for kernel {each.kernel}, which {which}: no source has {each.name}", hint=hint)
 
 
+def _form(policy: Policy) -> str:
+    """What the address leads to, by the end of its path: ``run``, ``deb`` or ``rpm``. Without one, the installer."""
+    path = policy.runfile.partition("?")[0].partition("#")[0]
+    return _FORMS.get(path[-4:].lower(), "run")
+
+
 def _runfile(choice: Choice, policy: Policy) -> dict[str, str] | None:
     """What is to be downloaded; None where that version is there."""
     for name, value in (("nvidia_driver_runfile", policy.runfile), ("nvidia_driver_runfile_checksum", policy.runfile_checksum)):
         if not value:
             raise FleetError("missing", field=name, hint="a runfile is taken by its address and its checksum ('sha256:...')")
+    form = _form(policy)
+    if _FAMILIES.get(form, choice.system.family) != choice.system.family:
+        raise FleetError(f"{choice.host}: {choice.system.name} takes no .{form}", field="nvidia_driver_runfile", hint="give another file")
     if trimmed(version(choice.here)) == trimmed(version(policy.version)):
         return None
-    return {"url": policy.runfile, "checksum": policy.runfile_checksum, "version": policy.version}
+    return {"url": policy.runfile, "checksum": policy.runfile_checksum, "version": policy.version, "form": form}
 
 
 def _install(

@@ -90,6 +90,12 @@ def test_a_driver_is_loaded_once(host: Host) -> None:
     assert len(host.calls) == 2
 
 
+def test_a_vgpu_host_has_another_second_module(host: Host) -> None:
+    host.loads()
+    assert load(Options(**host.arguments, timeout=20, kind="vgpu-host"), False)["changed"] is True
+    assert host.calls == ["modprobe nvidia", "modprobe nvidia-vgpu-vfio"]
+
+
 def test_check_mode_promises_and_touches_nothing(host: Host) -> None:
     host.loads()
     assert load(host.options(), True)["changed"] is True

@@ -416,3 +416,56 @@ def test_what_is_chosen_the_gate_lets_pass_and_what_is_refused_is_one_line(
     for gpu in gpus:
         verdict = judge(tables().compat, host, gpu, CompatImage(""))
         assert [each for each in verdict.findings if each.effect == "no"] == [], (found["why"], verdict.lines())
+
+
+FILE = {"source": "runfile", "version": "580.95.02", "runfile": "https://mirror.example.com/NVIDIA-Linux-x86_64-580.95.02-vgpu-kvm.run"}
+VGPU_HOST = {**FILE, "kind": "vgpu-host", "runfile_checksum": "sha256:00"}
+DEB = "https://mirror.example.com/nvidia-vgpu-ubuntu-580_580.95.02_amd64.deb?x=1"
+READY = {"kernel__headers": {KERNEL: True}, "candidates": dict(DEBIAN_13)}
+
+
+@pytest.mark.parametrize(
+    ("address", "form"),
+    [(VGPU_HOST["runfile"], "run"), (DEB, "deb"), ("https://mirror.example.com/driver", "run")],
+    ids=["run", "deb", "no end"],
+)
+def test_a_file_of_nvidias_is_taken_as_what_it_is(address: str, form: str) -> None:
+    found = decide(bare(A100, **READY), **{**VGPU_HOST, "runfile": address})
+    assert found["runfile"] == {"url": address, "checksum": "sha256:00", "version": "580.95.02", "form": form}
+    assert f"install {address}" in found["steps"]
+
+
+def test_an_rpm_is_for_another_family() -> None:
+    line = refused(bare(A100, **READY), **{**VGPU_HOST, "runfile": "https://mirror.example.com/NVIDIA-vGPU-rhel.rpm"})
+    assert line == "nvidia_driver_runfile: gpu-07: debian 13 takes no .rpm; give another file"
+
+
+def test_the_vgpu_host_driver_and_the_ordinary_one_exclude_each_other() -> None:
+    ordinary = has_driver(A100, installed__kind="ordinary")
+    assert refused(ordinary, **VGPU_HOST) == (
+        "gpu-07: the ordinary driver 550.163.01 is installed, and the vGPU host driver goes in its place, not beside it; "
+        "move its services away, and remove it there with its packages' own program"
+    )
+    # The same version proves nothing: what it is counts.
+    by_installer = bare(A100, **READY, installed__driver="580.95.02", installed__kind="ordinary", installed__runfile=True)
+    assert "`nvidia-uninstall`" in refused(by_installer, **VGPU_HOST)
+    host = bare(A100, **READY, installed__driver="580.95.02", installed__kind="vgpu-host", installed__runfile=True)
+    assert refused(host).startswith("gpu-07: the vGPU host driver 580.95.02 is installed, and the ordinary driver goes in its place")
+    assert decide(host, **VGPU_HOST)["runfile"] is None, "it is there"
+
+
+def test_no_source_of_packages_has_the_vgpu_host_driver() -> None:
+    line = refused(bare(A100, **READY), kind="vgpu-host")
+    assert line == "gpu-07: no source of packages has the vGPU host driver; set nvidia_driver_source: runfile"
+
+
+def test_a_driver_that_is_one_package_is_followed_by_its_like_only() -> None:
+    there = {
+        "installed__driver": "580.95.02",
+        "installed__kind": "vgpu-host",
+        "installed__packages": {"nvidia-vgpu-ubuntu-580": "580.95.02"},
+    }
+    host = bare(A100, **READY, **there)
+    newer = {**VGPU_HOST, "version": "580.105.06"}
+    assert decide(host, **{**newer, "runfile": DEB})["runfile"]["form"] == "deb"
+    assert refused(host, **newer).startswith("gpu-07: package nvidia-vgpu-ubuntu-580 has installed driver 580.95.02; remove it there")
