@@ -11,7 +11,7 @@ import typing as t
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.parents import FIELD
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, parents
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, parents, vgpu_undo
 
 
 def guests_of(host: str, hostvars: t.Mapping[str, t.Mapping[str, t.Any]], names: t.Iterable[str]) -> list[dict[str, t.Any]]:
@@ -32,9 +32,17 @@ def passthrough_wish(wished: t.Iterable[str], record: str) -> dict[str, t.Any]:
         raise AnsibleFilterError("passthrough.json is not JSON; look at it and remove it") from None
 
 
+def vgpu_wish(wished: t.Iterable[t.Mapping[str, t.Any]], record: str) -> list[dict[str, t.Any]]:
+    """See plugin_utils. ``record``: text of the file, empty where there is none."""
+    try:
+        return vgpu_undo.with_undone(wished, json.loads(record) if record.strip() else None)
+    except ValueError:
+        raise AnsibleFilterError("vgpus.json is not JSON; look at it and remove it") from None
+
+
 class FilterModule:
     """What ansible-core looks for in this file."""
 
     def filters(self) -> dict[str, t.Callable[..., t.Any]]:
         """The filters by name."""
-        return {"guests_of": guests_of, "passthrough_wish": passthrough_wish}
+        return {"guests_of": guests_of, "passthrough_wish": passthrough_wish, "vgpu_wish": vgpu_wish}

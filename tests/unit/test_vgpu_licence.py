@@ -245,7 +245,8 @@ class Said:
         for number, text in enumerate(texts):
             (self.root / f"answer{number}").write_text(text)
         last = self.root / f"answer{len(texts) - 1}"
-        step = f"n=$(cat {self.root}/n 2>/dev/null || echo 0); echo $((n + 1)) > {self.root}/n; cat {self.root}/answer$n 2>/dev/null || cat {last}"
+        count = f"n=$(cat {self.root}/n 2>/dev/null || echo 0); echo $((n + 1)) > {self.root}/n"
+        step = f"{count}; cat {self.root}/answer$n 2>/dev/null || cat {last}"
         self.program("nvidia-smi", f'[ "$*" = -q ] || exit 9\n{step}')
 
     def look(self, **options: t.Any) -> dict[str, t.Any]:
