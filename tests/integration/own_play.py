@@ -48,10 +48,10 @@ def run_task(site: Site, folder: Path, task: dict[str, t.Any], *options: str, **
 
 
 def _last_result(printed: str) -> dict[str, t.Any]:
-    """With -v the default callback prints every result as JSON behind an arrow."""
+    """With -v the default callback prints every result as JSON behind an arrow, that of module debug alone over several lines."""
     found: dict[str, t.Any] = {}
     for line in printed.splitlines():
         _head, arrow, data = line.partition(" => ")
-        if arrow and data.startswith("{"):
+        if arrow and data.startswith("{") and data.endswith("}"):
             found = json.loads(data)
     return found
