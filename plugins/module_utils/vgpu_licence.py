@@ -91,11 +91,16 @@ def _line(pci: str, name: str | None, product: str, status: str) -> dict[str, t.
 def look(options: Options, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep) -> dict[str, t.Any]:
     """The module's result, once all are licensed or ``wait`` seconds are over.
 
-    :raises FleetError: nvidia-smi does not answer; with ``require``, a GPU has no licence, or none wants one.
+    :raises FleetError: with ``require``, a GPU has no licence, none wants one, or nvidia-smi does not answer.
     """
     until = clock() + options.wait
     while True:
-        gpus = parse(_asked(options.nvidia_smi))
+        try:
+            gpus = parse(_asked(options.nvidia_smi))
+        except FleetError as error:
+            if options.require:
+                raise
+            return {"changed": False, "state": "unknown", "gpus": [], "problem": str(error), "words": None}
         without = [gpu for gpu in gpus if not gpu["licensed"]]
         left = until - clock()
         if (gpus and not without) or left <= 0:

@@ -27,7 +27,8 @@ options:
     default: 0
   require:
     description:
-      - Whether a GPU without a licence is a failure, as is a host on which none wants one. Otherwise RV(problem) has the same line.
+      - Whether a GPU without a licence is a failure, as is a host on which none wants one or whose driver does not answer. Otherwise
+        RV(problem) has the same line.
     type: bool
     default: false
   nvidia_smi:
@@ -63,7 +64,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 state:
-  description: V(licensed) where all have one, V(unlicensed), or V(none) where no GPU wants one.
+  description: V(licensed) where all have one, V(unlicensed), V(none) where no GPU wants one, or V(unknown).
   returned: success
   type: str
   sample: licensed

@@ -8,7 +8,6 @@ The host's kernel is a tree of files, and NVIDIA's programs and systemctl are ex
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -131,11 +130,12 @@ def test_a_guest_gets_its_licence_once_and_the_token_is_seen_nowhere(site: Site,
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     state.write_text("Licensed (Expiry: 2026-11-23 8:25:0 GMT)")
     where = {"conf": conf, "token_dir": tmp_path / "tokens", "gridd": tmp_path / "nvidia-gridd", "state_dir": tmp_path / "state"}
-    plain = {"vgpu_guest_licence_wait": 0, **{f"vgpu_guest_{name}": str(each) for name, each in where.items()}}
+    programs = {"vgpu_guest_nvidia_smi": str(tmp_path / "bin" / "nvidia-smi")}
+    plain = {"vgpu_guest_licence_wait": 0, **programs, **{f"vgpu_guest_{name}": str(each) for name, each in where.items()}}
     wish = {**plain, "vgpu_guest_options": {"feature": "vgpu"}, "vgpu_guest_token": SECRET}
 
     def role(variables: dict[str, t.Any], *options: str) -> Answer:
-        task = {"ansible.builtin.include_role": {"name": "gpuops.fleet.vgpu_guest"}, "vars": json.loads(json.dumps(variables))}
+        task = {"ansible.builtin.include_role": {"name": "gpuops.fleet.vgpu_guest"}, "vars": variables}
         answer = run_task(site, tmp_path / "play", task, *options)
         assert SECRET not in answer.output
         return answer

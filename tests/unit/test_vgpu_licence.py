@@ -296,4 +296,7 @@ def test_a_host_where_nothing_wants_a_licence_says_that(said: Said) -> None:
 
 def test_a_driver_that_does_not_answer_is_named(said: Said) -> None:
     said.program("nvidia-smi", "echo 'NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver.'; exit 9")
-    assert "could not communicate with the NVIDIA driver" in said.look()["msg"]
+    assert "could not communicate with the NVIDIA driver" in said.look(require=True)["msg"]
+    told = said.look(wait=60)
+    assert (told["state"], told["gpus"]) == ("unknown", [])
+    assert "could not communicate with the NVIDIA driver" in told["problem"]
