@@ -19,7 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the folder that holds the package lab
 
-from lab import process, stories_bare, stories_rollout, stories_upgrade
+from lab import process, stories_bare, stories_devices, stories_rollout, stories_upgrade
 from lab.commands import full_disk
 from lab.errors import LabError
 from lab.places import LAB, LOGS, REPOSITORY
@@ -36,7 +36,7 @@ EXPECTED_FAILURES: dict[str, str] = {}
 SCENARIO_SECONDS = 3600.0
 STARTED = time.monotonic()
 # Whose stories have acts of their own; without an entry, those of a rollout.
-BOOKS: dict[str, t.Any] = {"bare": stories_bare, "upgrade": stories_upgrade}
+BOOKS: dict[str, t.Any] = {"bare": stories_bare, "devices": stories_devices, "upgrade": stories_upgrade}
 # A step's beginning in molecule's log, with a terminal and without.
 STEP = re.compile(r"(?:➜ |> )(\w+)(?:: |\] )Executing$", re.MULTILINE)
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -218,7 +218,7 @@ def main() -> int:
     test = verbs.add_parser("test", help="run scenarios")
     test.add_argument("scenarios", nargs="*", help=f"which ones; without any: {' '.join(SMOKE)}")
     test.add_argument("--all", action="store_true", help="every scenario")
-    tell = verbs.add_parser("verify", help="tell its story, or some acts of a rollout's or of bare's")
+    tell = verbs.add_parser("verify", help="tell its story, or some acts of a rollout's, of bare's or of devices'")
     tell.add_argument("scenario")
     tell.add_argument("acts", nargs="*", help="without any: the whole story")
     for verb, text, default in (

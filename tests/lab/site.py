@@ -8,7 +8,7 @@ in which ``${OCR_IMAGE}`` stands for the image by digest; a scenario without a s
 of the OCR service that the registry gets, a guest with ``gateway: true`` is in the group ``gateways`` as well. Guests are in no common
 network: ``calls: {GUEST: ADDRESS}`` lets one call another's ports at an address of its own. ``gitlab: true`` fetches the program that runs
 pipelines before a guest is booted. ``bare: true``: guests have nothing but what lets the lab in, and reach a signed archive of Debian's
-packages.
+packages. ``devices: true``: guests are hosts of virtual machines, with PCI devices to give away and the lab's kernel modules.
 Everything made of it lies below ``build/lab/sites/SCENARIO``.
 """
 
@@ -27,7 +27,7 @@ from pathlib import Path
 
 import yaml
 
-from lab import archive, gitlab, image, modules, packages
+from lab import archive, devices, gitlab, image, modules, packages
 from lab.commands import last_line, plain, run
 from lab.errors import LabError
 from lab.guest import SSH_PORT, Guest, Hardware
@@ -59,6 +59,8 @@ class Site:
     @property
     def recipe(self) -> image.Recipe:
         """What its guests' disk is made of."""
+        if self.lab.get("devices"):
+            return devices.RECIPE
         return image.BARE if self.lab.get("bare") else image.READY
 
     @property
@@ -83,25 +85,27 @@ class Site:
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir(parents=True)
         try:
-            port = self._services_up(prepared) if "site" in self.lab else None
+            port = self._services_up(prepared.ocr) if "site" in self.lab and prepared.ocr else None
             calls: tuple[Call, ...] = ()
             if prepared.bare:
                 calls = ((*archive.ADDRESS, archive.Server(self.home).start(prepared.bare.archive)),)
             self._guests_up(prepared.image, port, calls, say)
-            if prepared.bare:
-                for guest in self.guests():
+            for guest in self.guests():
+                if prepared.bare:
                     prepared.bare.bring(guest)
+                if prepared.devices:
+                    devices.bring(guest, prepared.devices)
             self._write_inventory()
         except BaseException:
             self.down()
             raise
 
-    def _services_up(self, prepared: Prepared) -> int:
+    def _services_up(self, packed: Path) -> int:
         """Starts the registry with the OCR service's image, and writes the manifests that name it; returns the registry's port."""
         port = Registry(self.home).start()
         images = {}
         for tag in ("lab", *self.lab.get("images", ())):
-            digest = ocr.push(prepared.ocr, f"127.0.0.1:{port}", OCR_NAME, tag)
+            digest = ocr.push(packed, f"127.0.0.1:{port}", OCR_NAME, tag)
             images[tag] = f"registry.example:5000/{OCR_NAME}@{digest}"
         shutil.copytree(SCENARIOS / self.lab["site"] / "site", self.home, dirs_exist_ok=True)
         self._images.write_text(json.dumps(images), encoding="utf-8")
@@ -156,14 +160,16 @@ class Site:
 
     def _guest_up(self, name: str, base: Path, registry: int | None, calls: tuple[Call, ...], say: Say) -> None:
         wish = self.lab["guests"][name]
+        home = self.home / "guests" / name
         hardware = Hardware(
             cpus=wish.get("cpus", 2),
             memory_mib=wish.get("memory_mib", 2048),
             ports=tuple(wish.get("ports", ())),
             registry=registry,
             calls=(*calls, *self._peers(name)),
+            devices=devices.arguments(home) if self.lab.get("devices") else (),
         )
-        guest = Guest(name, self.home / "guests" / name, base)
+        guest = Guest(name, home, base)
         seconds = guest.start(hardware, backing=base / "disk.raw")
         say(f"{name}: answers after {seconds:.0f} s")
         if "boards" in wish:
@@ -218,11 +224,15 @@ class Site:
 
 
 class Prepared(t.NamedTuple):
-    """What every site is made of: the guests' image and the OCR service's archive; for bare guests what makes hosts of them as well."""
+    """What every site is made of: the guests' image and the OCR service's archive; for bare guests what makes hosts of them as well.
+
+    ``devices``: kernel modules for hosts of virtual machines, which run no service, so that there is no archive for these.
+    """
 
     image: Path
-    ocr: Path
+    ocr: Path | None
     bare: Bare | None
+    devices: Path | None = None
 
 
 class Bare(t.NamedTuple):
@@ -250,6 +260,8 @@ def prepare(say: Say, recipe: image.Recipe = image.READY) -> Prepared:
     if recipe == image.BARE:
         packed = archive.ensure(disk, found, say)
         bare = Bare(packed, modules.ensure(disk, packed, say))
+    if recipe == devices.RECIPE:
+        return Prepared(disk, None, None, devices.ensure(disk, found, say))
     ocr_image = ocr.build(BUILD / "ocr", found, say)
     make: list[str | Path] = ["make", "--no-print-directory", "--silent", "-C", REPOSITORY / "tests" / "simulator"]
     run(

@@ -23,6 +23,7 @@ from lab.ocr.ask import ask
 from lab.plays import must_play, play
 from lab.site import Site
 from lab.stories_bare import bare
+from lab.stories_devices import devices
 from lab.stories_pipeline import pipeline
 from lab.stories_rollout import rollout, rollout_broken, rollout_killed
 from lab.stories_upgrade import upgrade
@@ -269,6 +270,6 @@ STORIES: dict[str, Story] = {
     story.__name__: story
     for story in (
         main_job, wrong_uuid, reboot, neighbours, power_cut, two_hosts, broken, newest_core,
-        rollout, rollout_broken, rollout_killed, pipeline, bare, upgrade,
+        rollout, rollout_broken, rollout_killed, pipeline, bare, upgrade, devices,
     )
 }  # fmt: skip
