@@ -12,14 +12,12 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-import time
 import typing as t
 from collections.abc import Iterator
 
 from lab.errors import LabError
 from lab.guest import Guest
 from lab.modules_by_hand import Answer, call
-from lab.plays import must_play
 from lab.site import Site
 
 EDU, NVME, IGB, E1000, VF = "1234:11e8", "1b36:0010", "8086:10c9", "8086:100e", "8086:10ca"
@@ -211,7 +209,6 @@ def group(site: Site, guest: Guest) -> Iterator[str]:
     yield from passed("with its companion", call(site, "passthrough", both), changed=True)
     if (now := drivers(guest, here.old_edu, here.old_network)) != ["vfio-pci"] * 2:
         yield f"with companions they are with {now}"
-    yield from passed("the same once more", call(site, "passthrough", both), changed=False)
     if viable(guest, here.old_edu) is not True:
         yield "VFIO does not take the group"
     back = wish("host", here.old_edu, companions=True)
@@ -328,42 +325,4 @@ def stuck(site: Site, guest: Guest) -> Iterator[str]:
     guest.ssh("rmmod labstuck", "taking the driver away")
 
 
-AGENT = ("-e", '{"fleet_gpu_access": "nvidia"}')
-
-
-def agent(site: Site, guest: Guest) -> Iterator[str]:
-    """The host agent is installed, on a host without a driver and without an engine."""
-    must_play(site, "agent", *AGENT)
-    said = guest.ssh(
-        "systemctl list-unit-files 'gpuops-fleet*' --no-legend; /opt/gpuops-fleet/current/bin/gpuops-fleet-agent passthrough", "its units"
-    )
-    print(f"  {'; '.join(said.splitlines())}", flush=True)
-    if "gpuops-fleet-restore.service" not in said:
-        yield f"the agent has no unit: {said}"
-
-
-def boot(site: Site, guest: Guest) -> Iterator[str]:
-    """What was given away is so after a boot, before anybody asks; a virtual function as well."""
-    here = cards(guest)
-    function = functions(guest, here.igb, 2)[1]
-    them = (here.edu, here.nvme, function)
-    yield from passed("give three away", call(site, "passthrough", wish("vfio", *them)), changed=True)
-    began = time.monotonic()
-    guest.reboot()
-    print(f"  booted in {time.monotonic() - began:.0f} s", flush=True)
-    guest.ssh("systemctl is-system-running --wait || true", "waiting for its units", deadline=300)
-    if (now := drivers(guest, *them)) != ["vfio-pci"] * 3:
-        yield f"after a boot they are with {now}"
-    said = guest.ssh(
-        "journalctl -b -u gpuops-fleet-restore.service -o cat --no-pager; dmesg | grep -iE 'nvme|vfio|igbvf' | head -20",
-        "reading who did it",
-    )
-    print(textwrap.indent(said, "    "), flush=True)
-    yield from passed("the same once more", call(site, "passthrough", wish("vfio", *them)), changed=False)
-    yield from passed("release them", call(site, "passthrough", wish("host", *them)), changed=True)
-    if (now := drivers(guest, *them)) != [None, "nvme", "igbvf"]:
-        yield f"after the release they are with {now}"
-    functions(guest, here.igb, 0)
-
-
-ACTS = (ground, bind, group, busy, stuck, agent, boot)
+ACTS = (ground, bind, group, busy, stuck)

@@ -15,10 +15,9 @@ import time
 import typing as t
 from collections.abc import Iterator
 
-from lab.acts_passthrough import AGENT, cards, drivers, opener, passed, refused, seen, wish
+from lab.acts_passthrough import cards, drivers, opener, passed, refused, seen, wish
 from lab.guest import Guest
 from lab.modules_by_hand import call
-from lab.plays import must_play
 from lab.site import Site
 
 MDEVS = textwrap.dedent("""\
@@ -26,8 +25,6 @@ MDEVS = textwrap.dedent("""\
     base = "/sys/bus/mdev/devices/"
     print(json.dumps({uuid: os.path.basename(os.readlink(base + uuid + "/mdev_type")) for uuid in os.listdir(base)}))
 """)
-BOOTED = "systemctl is-system-running --wait || true"
-UNITS = "journalctl -b -u gpuops-fleet-vgpus.service -o cat --no-pager"
 
 
 def mdevs(guest: Guest) -> dict[str, str]:
@@ -43,7 +40,8 @@ def mtty(**counts: int) -> dict[str, t.Any]:
 
 def mdev(site: Site, guest: Guest) -> Iterator[str]:
     """Three are made, a second run changes nothing, one goes and the others stay; what is more than the parent has is refused."""
-    yield from passed("clear", call(site, "vgpu", mtty(mtty_2=0)), changed=bool(mdevs(guest)))
+    if mdevs(guest):
+        yield from passed("clear", call(site, "vgpu", mtty(mtty_2=0)), changed=True)
     predicted = call(site, "vgpu", mtty(mtty_2=3), check=True)
     yield from passed("check mode", predicted, changed=True)
     if mdevs(guest):
@@ -68,38 +66,15 @@ def mdev(site: Site, guest: Guest) -> Iterator[str]:
     yield from passed("three again", call(site, "vgpu", mtty(mtty_2=3)), changed=True)
     if mdevs(guest) != three:
         yield f"the third has another name than before: {three} before, {mdevs(guest)} now"
-    # Two types that share: only the kernel knows.
     answer = call(site, "vgpu", mtty(mtty_2=13))
     yield from refused("more than the parent has", answer, "mtty")
     if mdevs(guest) != three:
         yield f"a refusal left {mdevs(guest)} of {three}"
+    # That two types share ports, only the kernel knows: what it refuses in the middle is put back.
     answer = call(site, "vgpu", mtty(mtty_2=3, mtty_1=19))
     yield from refused("more than the types share", answer, "mtty")
     if mdevs(guest) != three:
         yield f"a refusal left {mdevs(guest)} of {three}"
-    yield from passed("types side by side", call(site, "vgpu", mtty(mtty_2=3, mtty_1=2)), changed=True)
-    yield from passed("the same once more", call(site, "vgpu", mtty(mtty_2=3, mtty_1=2)), changed=False)
-    yield from passed("three as before", call(site, "vgpu", mtty(mtty_2=3)), changed=True)
-    if mdevs(guest) != three:
-        yield f"in the end there are {mdevs(guest)}, not {three}"
-
-
-def again(site: Site, guest: Guest) -> Iterator[str]:
-    """After a boot the host agent makes the mediated devices again, under their names; Debian's mdevctl does not."""
-    must_play(site, "agent", *AGENT)
-    yield from passed("three", call(site, "vgpu", mtty(mtty_2=3)), changed=len(mdevs(guest)) != 3)
-    three = mdevs(guest)
-    began = time.monotonic()
-    guest.reboot()
-    guest.ssh(BOOTED, "waiting for its units", deadline=300)
-    print(f"  booted in {time.monotonic() - began:.0f} s", flush=True)
-    said = guest.ssh(f"{UNITS}; journalctl -b -o cat --no-pager | grep -i mdevctl | head -3", "reading who made them")
-    print(textwrap.indent(said, "    "), flush=True)
-    if mdevs(guest) != three:
-        yield f"after a boot there are {mdevs(guest)}, not {three}"
-    if "create mtty-2" not in said:
-        yield "the agent's unit made nothing"
-    yield from passed("the same once more", call(site, "vgpu", mtty(mtty_2=3)), changed=False)
 
 
 NAME = "lab-vm"
@@ -285,23 +260,4 @@ def _in_use(site: Site, guest: Guest, card: str) -> Iterator[str]:
         yield f"the parameters are '{stored}'"
 
 
-def replay(site: Site, guest: Guest) -> Iterator[str]:
-    """After a boot the agent has functions made, and gives them their types, on the same functions."""
-    card = cards(guest).igb
-    loaded(guest, card, 700)
-    yield from passed("make two", call(site, "vgpu", vgpus(card, "A100D-40C", 2)), changed=True)
-    before = {address: current for address, (current, _listed) in files(guest, card).items()}
-    must_play(site, "agent", *AGENT)
-    guest.reboot()
-    guest.ssh(BOOTED, "waiting for its units", deadline=300)
-    print(textwrap.indent(guest.ssh(UNITS, "reading what the agent did"), "    "), flush=True)
-    after = {address: current for address, (current, _listed) in files(guest, card).items()}
-    if after != before:
-        yield f"after a boot functions have {after}, and had {before}"
-    off = {"gpus": [{"gpu": card, "vgpus": [], "vfs": "off"}]}
-    yield from passed("take them away, functions too", call(site, "vgpu", off), changed=True)
-    if [one for one in seen(guest) if one.ids == "8086:10ca"]:
-        yield "there are functions still"
-
-
-ACTS = (mdev, machine, again, vendor, replay)
+ACTS = (mdev, machine, vendor)

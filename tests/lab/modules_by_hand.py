@@ -60,7 +60,8 @@ def call(site: Site, name: str, options: t.Mapping[str, t.Any], *, check: bool =
     """Calls ``gpuops.fleet.NAME`` on the site's guest; kept in a log. LabError when the guest cannot be reached."""
     program = Path(sys.executable).parent / "ansible"
     argv = [str(program), "-i", str(site.inventory), "all", "-m", f"gpuops.fleet.{name}", "-a", json.dumps(dict(options))]
-    environment = {**os.environ, "ANSIBLE_PIPELINING": "true", "ANSIBLE_NOCOLOR": "true", "ANSIBLE_FORCE_COLOR": "false"}
+    settings = {"CALLBACK_RESULT_FORMAT": "json", "PIPELINING": "true", "NOCOLOR": "true", "FORCE_COLOR": "false"}
+    environment = {**os.environ, **{f"ANSIBLE_{key}": value for key, value in settings.items()}}
     began = time.monotonic()
     try:
         done = process.attend(

@@ -9,12 +9,12 @@ import time
 import typing as t
 from collections.abc import Iterator
 
-from lab import acts_passthrough, acts_vgpu
+from lab import acts_boot, acts_passthrough, acts_vgpu
 from lab.guest import Guest
 from lab.site import Site
 
 Act = t.Callable[[Site, Guest], Iterator[str]]
-ACTS: dict[str, Act] = {act.__name__: act for act in (*acts_passthrough.ACTS, *acts_vgpu.ACTS)}
+ACTS: dict[str, Act] = {act.__name__: act for act in (*acts_passthrough.ACTS, *acts_vgpu.ACTS, *acts_boot.ACTS)}
 
 
 def tell_acts(site: Site, names: t.Iterable[str]) -> Iterator[str]:

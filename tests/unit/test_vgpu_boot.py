@@ -65,6 +65,19 @@ def test_another_card_at_that_address_gets_nothing_and_others_get_theirs(world: 
     assert (world.vendor(), list(world.mdevs().values())) == ({}, ["mtty-1"])
 
 
+def test_a_card_of_another_maker_gets_its_functions_and_vgpus_again(world: World) -> None:
+    """While its functions are off, nothing tells that it is one: no boot leaves them on."""
+    world.gpu()
+    for name, text in {"vendor": "0x8086", "device": "0x10c9", "class": "0x020000"}.items():
+        (world.tree.device(GPU) / name).write_text(f"{text}\n")
+    world.switch_on()
+    world.made({"gpu": GPU, "vgpus": [{"type": "A100D-40C", "count": 2}]})
+    before = world.vendor()
+    world.tree.reboot()
+    assert boot(world)[1] == []
+    assert world.vendor() == before != {}
+
+
 def test_vgpus_that_somebody_made_are_left_alone(world: World) -> None:
     world.mtty()
     world.made({"parent": "mtty", "vgpus": [{"type": "mtty-1"}]})
