@@ -16,7 +16,7 @@ from pathlib import Path
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.host import kernel_gpus
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import pci_address
-from ansible_collections.gpuops.fleet.plugins.module_utils.sysfs import Sysfs
+from ansible_collections.gpuops.fleet.plugins.module_utils.sysfs import Stuck, Sysfs, waiting
 
 NVIDIA = "0x10de"
 DEVICES = "bus/pci/devices"
@@ -105,6 +105,14 @@ def addresses(sysfs: Sysfs) -> list[str]:
 
 def look(sysfs: Sysfs, address: str, proc_root: str = "/proc") -> Device:
     """The device at this address. FleetError when there is none; Stuck when a write to it waits in the kernel."""
+    left = waiting(proc_root, address)
+    if left is not None:
+        pid, path = left
+        raise Stuck(
+            f"{address} is between two drivers: process {pid} of an earlier run waits in the kernel still, writing to {path}",
+            pid,
+            hint="when it has ended, the next run completes what was begun",
+        )
     return _look(sysfs, address, proc_root, sysfs.text(DEVICES, address, "driver_override") or "")
 
 

@@ -6,7 +6,8 @@
 A write can wait in the kernel for ever: an unbind for whoever has the device open, a removal of a mediated device for its virtual machine.
 Nothing ends such a write, SIGKILL included. So each is made by a child (``tee``), which is left to itself at the deadline. While it waits
 it holds the device's lock, and the few files whose reading takes that lock (``driver_override_show``, ``sriov_numvfs_show`` in
-drivers/pci of the kernel) would hang as well: they are read by a child, too.
+drivers/pci of the kernel) would hang as well: they are read by a child, too. Newer kernels (6.12.107) let the override be read meanwhile,
+and answer a probe with success, although nothing comes of it. So a child has in its environment what it writes: :func:`waiting` finds it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 DEADLINE = 30.0
 NO_OVERRIDE = "(null)"  # what the kernel prints for a text that is not set
 
+_MARK = "GPUOPS_FLEET_WRITES"
 _LOCKED = ("driver_override", "sriov_numvfs")
 _CLOSED = "whoever uses it closes it"
 
@@ -105,7 +107,7 @@ class Sysfs:
     def _child(self, argv: t.Sequence[str], path: Path, text: str, until: Callable[[], str] | str | None) -> tuple[int, str, str]:
         """Exit status, output and complaint of a child. It is not ended at the deadline, because it cannot be."""
         pipes: dict[str, t.Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        environment = {**os.environ, "LC_ALL": "C"}
+        environment = {**os.environ, "LC_ALL": "C", **({_MARK: text.strip()} if text else {})}
         try:
             process = subprocess.Popen(list(argv), env=environment, cwd="/", start_new_session=True, **pipes)
         except OSError as error:
@@ -119,6 +121,27 @@ class Sysfs:
                 f"{path} has not answered in {self.deadline:g} s; process {process.pid} waits there until {what}", process.pid
             ) from error
         return process.returncode, output.decode(errors="replace"), complaint.decode(errors="replace")
+
+
+def waiting(proc_root: str, text: str) -> tuple[int, str] | None:
+    """Process and file of a write of this text that an earlier run left in the kernel; None when there is none."""
+    wanted = f"{_MARK}={text}".encode()
+    for name in _processes(proc_root):
+        directory = Path(proc_root) / name
+        try:
+            if wanted in (directory / "environ").read_bytes().split(b"\0"):
+                argv = (directory / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+                return int(name), os.fsdecode(argv[-1])
+        except OSError:  # it ended, or is another user's
+            continue
+    return None
+
+
+def _processes(proc_root: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(proc_root) if name.isdigit()]
+    except OSError:
+        return []
 
 
 def _let_go(process: subprocess.Popen[bytes]) -> None:

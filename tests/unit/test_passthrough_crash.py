@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import time
 import typing as t
 
@@ -189,6 +190,24 @@ def test_a_release_that_is_stuck_is_left_at_the_deadline_and_completed_later(wor
     assert not world.run((DISK, wish))["failed"]
     assert world.tree.driver(DISK) == ("vfio-pci" if wish == "vfio" else "nvme")
     assert world.journal() == "closed"
+
+
+def test_a_release_that_is_still_stuck_is_told_at_once_whatever_the_kernel_answers(world: World) -> None:
+    """As a 6.12.107 does: the driver's link is gone, the override can be read, and a probe is answered with success."""
+    ready(world, DISK, "vfio")
+    path = "/sys/bus/pci/drivers/nvme/unbind"
+    child = world.tree.proc / "697"
+    child.mkdir(parents=True)
+    (child / "cmdline").write_bytes(f"tee\0{path}\0".encode())
+    (child / "environ").write_bytes(f"LC_ALL=C\0GPUOPS_FLEET_WRITES={DISK}\0".encode())
+    before = world.tree.driver(DISK)
+    result = world.run((DISK, "vfio"))
+    told = f"{DISK} is between two drivers: process 697 of an earlier run waits in the kernel still, writing to {path}"
+    assert told in result["msg"]
+    assert "\n" not in result["msg"]
+    assert world.tree.driver(DISK) == before
+    shutil.rmtree(child)
+    assert not world.run((DISK, "vfio"))["failed"]
 
 
 def test_who_comes_between_the_look_and_the_unbind_is_not_waited_for_in_the_kernel(world: World) -> None:

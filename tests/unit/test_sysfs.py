@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.module_utils.sysfs import Stuck, Sysfs
+from ansible_collections.gpuops.fleet.plugins.module_utils.sysfs import Stuck, Sysfs, waiting
 from kernel.tree import NVME, Tree
 
 DISK = "0000:02:00.0"
@@ -85,7 +85,9 @@ def test_a_kernel_that_does_not_answer_is_left_and_named(tree: Tree) -> None:
     assert time.monotonic() - began < 5
     said = f"driver/unbind has not answered in 0.5 s; process {stuck.value.pid} waits there until {closed}"
     assert str(stuck.value).endswith(said)
-    os.kill(stuck.value.pid, 0)  # it lives
+    os.kill(stuck.value.pid, 0)  # it lives, and any later run finds it
+    pid, path = waiting("/proc", DISK) or (0, "")
+    assert (pid, path.rpartition("/")[2]) == (stuck.value.pid, "unbind")
     end = time.monotonic() + 90
     while not (tree.device(DISK) / "driver_override").is_fifo() and time.monotonic() < end:
         time.sleep(0.02)  # on a busy machine it has not yet come so far
@@ -93,5 +95,6 @@ def test_a_kernel_that_does_not_answer_is_left_and_named(tree: Tree) -> None:
         at(tree, 0.5).text(*DEVICE, "driver_override")  # its device is locked
     tree.let_go(4242)
     os.waitpid(stuck.value.pid, 0)
+    assert waiting("/proc", DISK) is None
     assert tree.driver(DISK) is None
     assert at(tree).text(*DEVICE, "driver_override") == ""
