@@ -312,7 +312,7 @@ def stuck(site: Site, guest: Guest) -> Iterator[str]:
             yield f"process {found[1]} does not wait in the driver: {where}"
         guest.ssh(f"kill -9 {found[1]}; sleep 1; test -e /proc/{found[1]}/comm", "killing it, in vain")
     again = call(site, "passthrough", wished)
-    yield from refused("once more, while it is stuck", again, "has not answered")
+    yield from refused("once more, while it is stuck", again, rf"{here.edu} is between two drivers: process \d+ of an earlier run waits")
     if again.seconds > 120 or answer.seconds > 120:
         yield f"it took {answer.seconds:.0f} and {again.seconds:.0f} s"
     guest.ssh("echo Y > /sys/module/labstuck/parameters/release; sleep 2", "letting go")
