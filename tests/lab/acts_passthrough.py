@@ -240,9 +240,11 @@ def opener(guest: Guest, address: str, seconds: int = 600) -> int:
     """Has a process in the guest open a device through VFIO for a while; its number. LabError when VFIO does not let it."""
     group = next(one.group for one in seen(guest) if one.address == address)
     guest.ssh("cat > /root/opener.py", "writing a program", input=OPEN)
+    out = f"/tmp/opener-{address}"
     said = guest.ssh(
-        f"rm -f /tmp/opener; (sleep {seconds} | python3 /root/opener.py {group} {address} > /tmp/opener 2>&1 &);"
-        " for n in $(seq 60); do [ -s /tmp/opener ] && break; sleep 0.5; done; cat /tmp/opener; pgrep -f '[o]pener.py'",
+        # Whatever keeps ssh's own pipes open, ssh waits for.
+        f"rm -f {out}; (sleep {seconds} 2> /dev/null | python3 /root/opener.py {group} {address} > {out} 2>&1 &) < /dev/null;"
+        f" for n in $(seq 60); do [ -s {out} ] && break; sleep 0.5; done; cat {out}; pgrep -f '[o]pener.py {group} {address}'",
         "opening a device",
     ).split()
     if said[:1] != ["open"]:
@@ -262,7 +264,7 @@ def viable(guest: Guest, address: str) -> bool:
 
 
 def busy(site: Site, guest: Guest) -> Iterator[str]:
-    """Whoever uses a device is named, and nothing hangs: a mount, an open node, a network that is up, functions, a VFIO file."""
+    """Whoever uses a disk is named, and nothing hangs: a mount, an open node, an open VFIO file."""
     here = cards(guest)
     guest.ssh("mke2fs -q -F /dev/nvme0n1 && mkdir -p /mnt/disk && mount /dev/nvme0n1 /mnt/disk", "mounting the disk")
     answer = call(site, "passthrough", wish("vfio", here.nvme))
@@ -272,14 +274,6 @@ def busy(site: Site, guest: Guest) -> Iterator[str]:
     answer = call(site, "passthrough", wish("vfio", here.nvme))
     yield from refused("a node that is open", answer, rf"process {pid} \(sleep\) has /dev/nvme0n1 open")
     guest.ssh(f"kill {pid}", "letting it go")
-    functions(guest, here.igb, 1)
-    yield from refused("a card with functions", call(site, "passthrough", wish("vfio", here.igb)), "1 virtual functions")
-    name = guest.ssh(
-        f"echo 0 > /sys/bus/pci/devices/{here.igb}/sriov_numvfs; ls /sys/bus/pci/devices/{here.igb}/net", "taking functions away"
-    ).strip()
-    guest.ssh(f"ip link set {name} up", "setting a network up")
-    yield from refused("a network that is up", call(site, "passthrough", wish("vfio", here.igb)), f"network interface {name} is up")
-    guest.ssh(f"ip link set {name} down", "setting it down")
     yield from passed("give the disk away", call(site, "passthrough", wish("vfio", here.nvme)), changed=True)
     holder = opener(guest, here.nvme)
     answer = call(site, "passthrough", wish("host", here.nvme))
@@ -290,6 +284,21 @@ def busy(site: Site, guest: Guest) -> Iterator[str]:
     yield from passed("release it then", call(site, "passthrough", wish("host", here.nvme)), changed=True)
     if drivers(guest, here.nvme) != ["nvme"]:
         yield f"the disk is with {drivers(guest, here.nvme)}"
+
+
+def network(site: Site, guest: Guest) -> Iterator[str]:
+    """A card whose functions would go with it, and one whose network is up, stay with their driver."""
+    here = cards(guest)
+    functions(guest, here.igb, 1)
+    yield from refused("a card with functions", call(site, "passthrough", wish("vfio", here.igb)), "1 virtual functions")
+    name = guest.ssh(
+        f"echo 0 > /sys/bus/pci/devices/{here.igb}/sriov_numvfs; ls /sys/bus/pci/devices/{here.igb}/net", "taking functions away"
+    ).strip()
+    guest.ssh(f"ip link set {name} up", "setting a network up")
+    yield from refused("a network that is up", call(site, "passthrough", wish("vfio", here.igb)), f"network interface {name} is up")
+    guest.ssh(f"ip link set {name} down", "setting it down")
+    if drivers(guest, here.igb) != ["igb"]:
+        yield f"a refusal moved the card to {drivers(guest, here.igb)}"
 
 
 STUCK_SECONDS = 5
@@ -325,4 +334,4 @@ def stuck(site: Site, guest: Guest) -> Iterator[str]:
     guest.ssh("rmmod labstuck", "taking the driver away")
 
 
-ACTS = (ground, bind, group, busy, stuck)
+ACTS = (ground, bind, group, busy, network, stuck)
