@@ -14,8 +14,10 @@ import contextlib
 import hashlib
 import os
 import re
+import subprocess
 import textwrap
 import typing as t
+from importlib import metadata
 from pathlib import Path
 
 from lab.commands import need, run
@@ -136,3 +138,14 @@ def bring(guest: Guest, modules: Path) -> None:
     ]
     with modules.open("rb") as pack:
         guest.ssh(" && ".join(steps), "bringing the lab's kernel modules", stdin=pack)
+    bring_nvml_package(guest)
+
+
+def bring_nvml_package(guest: Guest) -> None:
+    """The Python package that the host agent asks for, also where it finds no GPU: plain Python, as pip put it here."""
+    package = metadata.distribution("nvidia-ml-py")
+    names = [str(file) for file in package.files or () if ".." not in file.parts and "__pycache__" not in file.parts]
+    tar = subprocess.Popen(["tar", "-C", str(package.locate_file("")), "-cf", "-", *names], stdout=subprocess.PIPE)
+    with tar:
+        place = "$(echo /usr/local/lib/python3.*)/dist-packages"
+        guest.ssh(f"mkdir -p {place} && tar -C {place} -xf - --no-same-owner", "bringing a Python package", stdin=tar.stdout)
