@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import socket
@@ -46,6 +47,8 @@ TRIES = 4
 GAVE_UP = re.compile(r"No bootable device.*|grub rescue>|\(initramfs\)|Kernel panic - not syncing.*|You are in emergency mode.*")
 # Seen under emulation on a busy machine: a processor's timer fires no more, and the boot waits for it for ever.
 TIMER_LOST = re.compile(r"rcu_preempt (?:detected stalls|kthread timer wakeup didn't happen)")
+# The same without a word: a boot under emulation writes a line every few seconds, and on a busy machine at least every minute.
+SILENT_SECONDS = 150.0
 
 
 class TimerLost(LabError):
@@ -163,7 +166,7 @@ class Guest:
         for left in reversed(range(TRIES)):
             self.boot(hardware, backing, kernel)
             try:
-                self.wait()
+                self.wait(silent=SILENT_SECONDS)
             except TimerLost:
                 if not left:
                     raise
@@ -172,8 +175,11 @@ class Guest:
                 break
         return time.monotonic() - started
 
-    def wait(self, seconds: float = BOOT_SECONDS) -> float:
-        """Waits for the first answer on SSH; returns the seconds it took. LabError names the last line that the guest wrote."""
+    def wait(self, seconds: float = BOOT_SECONDS, silent: float = math.inf) -> float:
+        """Waits for the first answer on SSH; returns the seconds it took. LabError names the last line that the guest wrote.
+
+        TimerLost when it will never answer, and when it wrote nothing for longer than ``silent`` seconds.
+        """
         started = time.monotonic()
         while (left := started + seconds - time.monotonic()) > 0:
             if self.pid() is None:
@@ -184,6 +190,9 @@ class Guest:
                 raise LabError(f"{self.name} cannot boot: {self._blame() or last_line(stuck.group(0))} (all: {self.serial})")
             if TIMER_LOST.search(self._said()):
                 raise TimerLost(f"{self.name}: emulation lost its timer while it booted (all: {self.serial})")
+            if self._silent() > silent:
+                reason = f"its last line: {self._last_words()} (all: {self.serial})"
+                raise TimerLost(f"{self.name}: wrote nothing for {silent:.0f} s while it booted; {reason}")
             time.sleep(min(1.0, left))
         reason = f"its last line: {self._last_words()} (all: {self.serial})"
         raise LabError(f"{self.name} did not answer on SSH within {seconds:.0f} s; {reason}")
@@ -206,6 +215,13 @@ class Guest:
             return self.serial.read_text(encoding="utf-8", errors="replace")
         except OSError:
             return ""
+
+    def _silent(self) -> float:
+        """Seconds since it wrote something."""
+        try:
+            return time.time() - self.serial.stat().st_mtime
+        except OSError:
+            return 0.0
 
     def _last_words(self) -> str:
         said = self._said()

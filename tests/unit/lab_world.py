@@ -37,7 +37,7 @@ pidfile = Path(words[words.index("-pidfile") + 1])
 port = int(re.search(r"hostfwd=tcp:127\.0\.0\.1:(\d+)-:22\b", " ".join(words))[1])
 if mode == "port taken" and Path(os.environ["QEMU_CALLS"]).read_text().count("-daemonize") == 1:
     sys.exit(f"qemu: -netdev user,id=net0: Could not set up host forwarding rule 'tcp:127.0.0.1:{port}-:22'")
-if mode == "timer lost" and Path(os.environ["QEMU_CALLS"]).read_text().count("-daemonize") > 1:
+if mode in ("timer lost", "falls silent") and Path(os.environ["QEMU_CALLS"]).read_text().count("-daemonize") > 1:
     mode = "greets"
 ready, go = os.pipe()
 if os.fork():

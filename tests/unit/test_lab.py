@@ -259,9 +259,12 @@ def test_a_panic_is_not_waited_for(booted: t.Callable[[str], Guest], monkeypatch
     assert said == f"gpu-1 cannot boot: Kernel panic - not syncing: no init (all: {made.serial})"
 
 
-def test_a_guest_whose_timer_emulation_lost_is_booted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QEMU_MODE", "timer lost")
+@pytest.mark.parametrize("mode", ["timer lost", "falls silent"])
+def test_a_guest_whose_timer_emulation_lost_is_booted_again(mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QEMU_MODE", mode)
     monkeypatch.setattr(guest, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(guest, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(guest, "SILENT_SECONDS", 1.0)
     made = Guest("gpu-1", tmp_path / "guests/gpu-1", tmp_path)
 
     assert made.start(Hardware(), backing=tmp_path / "disk.raw") < 20
