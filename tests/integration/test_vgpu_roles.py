@@ -30,12 +30,14 @@ SYSTEMCTL = """\
 #!/bin/sh
 cd {units}
 echo "$*" >> log
-for last; do :; done
+for word; do
+    case "$word" in *.service) unit=$word ;; esac
+done
 case "$*" in
-    *is-enabled*) test -e "$last.enabled" ;;
-    show*) echo LoadState=loaded; echo "ActiveState=$(test -e "$last.active" && echo active || echo inactive)" ;;
-    enable*) touch "$last.enabled" ;;
-    start* | restart*) touch "$last.active" ;;
+    *is-enabled*) test -e "$unit.enabled" ;;
+    show*) echo LoadState=loaded; echo "ActiveState=$(test -e "$unit.active" && echo active || echo inactive)" ;;
+    enable*) touch "$unit.enabled" ;;
+    start* | restart*) touch "$unit.active" ;;
 esac
 """
 SMI = """\
@@ -123,6 +125,7 @@ def test_a_host_gets_its_vgpus_once_and_loses_them_with_the_variable(site: Site,
 def test_a_guest_gets_its_licence_once_and_the_token_is_seen_nowhere(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     units, state, conf = tmp_path / "units", tmp_path / "licence", tmp_path / "nvidia" / "gridd.conf"
     units.mkdir()
+    (units / "nvidia-gridd.service.active").touch()  # NVIDIA's installer has started it
     program(tmp_path / "bin" / "systemctl", SYSTEMCTL.format(units=units))
     program(tmp_path / "bin" / "nvidia-smi", SMI.format(state=state))
     program(tmp_path / "bin" / "journalctl", "#!/bin/sh\necho 'Failed to acquire license: server licence.example.com not reachable'\n")
