@@ -9,8 +9,8 @@ import textwrap
 import time
 from collections.abc import Iterator
 
-from lab.acts_passthrough import cards, drivers, functions, passed, seen, wish
-from lab.acts_vgpu import files, loaded, mdevs, mtty, vgpus
+from lab.acts_passthrough import cards, drivers, functions, passed, refused, seen, wish
+from lab.acts_vgpu import files, loaded, mdevs, mtty, nothing, vgpus
 from lab.guest import Guest
 from lab.modules_by_hand import call
 from lab.plays import must_play
@@ -75,10 +75,28 @@ def replay(site: Site, guest: Guest) -> Iterator[str]:
     after = {address: current for address, (current, _listed) in files(guest, card).items()}
     if after != before:
         yield f"after a boot functions have {after}, and had {before}"
-    off = {"gpus": [{"gpu": card, "vgpus": [], "vfs": "off"}]}
-    yield from passed("take them away, functions too", call(site, "vgpu", off), changed=True)
+    yield from passed("take them away, functions too", call(site, "vgpu", nothing(card)), changed=True)
     if left := [one for one in seen(guest) if one.ids == "8086:10ca"]:
         yield f"there are functions still: {left}"
 
 
-ACTS = (boot, replay)
+OFF = "/etc/default/grub.d/lab.cfg"
+
+
+def without(site: Site, guest: Guest) -> Iterator[str]:
+    """On a kernel whose IOMMU is off nothing is begun, although a bind would be answered with success."""
+    here = cards(guest)
+    line = 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX intel_iommu=off"'
+    guest.ssh(f"mkdir -p /etc/default/grub.d && cat > {OFF} && update-grub 2>&1", "turning the IOMMU off", input=f"{line}\n")
+    try:
+        reboot(guest)
+        answer = call(site, "passthrough", wish("vfio", here.nvme))
+        yield from refused("without an IOMMU", answer, f"the IOMMU of this host does not work, so {here.nvme} cannot be given")
+        if drivers(guest, here.nvme) != ["nvme"]:
+            yield f"the disk is with {drivers(guest, here.nvme)}"
+    finally:
+        guest.ssh(f"rm {OFF} && update-grub 2>&1", "turning the IOMMU on")
+        reboot(guest)
+
+
+ACTS = (boot, replay, without)

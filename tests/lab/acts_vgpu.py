@@ -104,7 +104,7 @@ def machine(site: Site, guest: Guest) -> Iterator[str]:
     if state != "running" or drivers(guest, here.nvme) != ["vfio-pci"]:
         yield f"it is {state}, and the disk is with {drivers(guest, here.nvme)}: {said}"
     groups = {one.group for one in seen(guest) if one.address == here.nvme}
-    held = guest.ssh("ls -l /proc/$(pgrep -f 'guest=lab-vm')/fd | grep -o '/dev/vfio/[0-9]*$' | sort", "what QEMU has open").split()
+    held = guest.ssh("ls -l /proc/$(pgrep -f '[g]uest=lab-vm')/fd | grep -o '/dev/vfio/[0-9]*$' | sort", "what QEMU has open").split()
     print(f"    QEMU has open {' '.join(held)}; the disk's group is {groups}", flush=True)
     if len(held) != 2:
         yield f"QEMU has not two devices open, but {held}"
@@ -115,8 +115,11 @@ def machine(site: Site, guest: Guest) -> Iterator[str]:
     guest.ssh(f"{virsh} destroy {NAME}", "ending it")
     if drivers(guest, here.nvme) != ["nvme"]:
         yield f"after its end the disk is with {drivers(guest, here.nvme)}"
+    answer = call(site, "vgpu", mtty(mtty_2=0))
+    yield from refused("remove that of a machine that is defined", answer, rf"virtual machine {NAME} \(defined, not running\)")
     gone = {"domain": NAME}
     yield from passed("take both from it", call(site, "guest_devices", gone), changed=True)
+    yield from passed("the same once more", call(site, "guest_devices", gone), changed=False)
     if "<hostdev" in guest.ssh(f"{virsh} dumpxml --inactive {NAME}", "reading its definition"):
         yield "something is left in its definition"
     yield from passed("remove the mediated device then", call(site, "vgpu", mtty(mtty_2=0)), changed=True)
@@ -211,6 +214,12 @@ def vendor(site: Site, guest: Guest) -> Iterator[str]:
     there = next(address for address, (current, _listed) in files(guest, card).items() if current != "0")
     answer = call(site, "passthrough", wish("vfio", there))
     yield from refused("its function to vfio-pci", answer, "a virtual function of NVIDIA's own framework")
+    yield from passed("take all away, functions too", call(site, "vgpu", nothing(card)), changed=True)
+
+
+def nothing(card: str) -> dict[str, t.Any]:
+    """Options of module ``vgpu``: no vGPUs, no functions, and nothing for a boot to bring back."""
+    return {"gpus": [{"gpu": card, "vgpus": [], "vfs": "off"}]}
 
 
 def _in_use(site: Site, guest: Guest, card: str) -> Iterator[str]:
