@@ -78,7 +78,7 @@ def arguments(home: Path) -> tuple[str, ...]:
 def ensure(image: Path, mirror: Mirror, say: Say) -> Path:
     """A tar of the modules for the image's kernel, built when they never were before. LabError in one line; nothing half done is left."""
     release = kernel(image)
-    digest = hashlib.sha256(Path(__file__).read_bytes() + b"".join((SOURCES / f"{name}.c").read_bytes() for name in OWN)).hexdigest()[:16]
+    digest = hashlib.sha256(MAKE.encode() + b"".join((SOURCES / f"{name}.c").read_bytes() for name in OWN)).hexdigest()[:16]
     kept = BUILD / "modules" / f"devices-{release}-{digest}.tar"
     if kept.exists():
         return kept
@@ -121,7 +121,7 @@ def _build(release: str, mirror: Mirror, target: Path) -> None:
         f"--customize-hook=download /build/modules.tar '{target}'",
         SUITE, "/dev/null", f"deb [signed-by={mirror.keyring}] {mirror.uri} {SUITE} main",
     ]  # fmt: skip
-    run(argv, "building the lab's kernel modules", deadline=BUILD_SECONDS, log=LOGS / "devices.log", env={**os.environ, "PATH": PATHS})
+    run(argv, "building the lab's kernel modules", deadline=BUILD_SECONDS, log=LOGS / "kernel.log", env={**os.environ, "PATH": PATHS})
 
 
 def bring(guest: Guest, modules: Path) -> None:
