@@ -225,7 +225,9 @@ def container(site: Site, guest: Guest) -> Iterator[str]:
     """A container with a device by CDI starts, and gets through to it."""
     guest.ssh("mkdir -p /etc/cdi && cat > /etc/cdi/lab.json", "writing a CDI specification", input=json.dumps(SPECIFICATION))
     image = site.image("lab")
-    start = f"docker run --detach --name {CONTAINER} --network none --device nvidia.com/gpu=GPU-1 --entrypoint sleep {image} infinity"
+    # The image has Python, and no sleep.
+    stay = f"--entrypoint python3 {image} -c 'import signal; signal.pause()'"
+    start = f"docker run --detach --name {CONTAINER} --network none --device nvidia.com/gpu=GPU-1 {stay}"
     guest.ssh(f"docker rm --force {CONTAINER} 2>/dev/null; {start}", "starting a container with a device")
     yield from _through(guest, "after its start")
 
