@@ -88,6 +88,11 @@ def fleet_hosts(
 def _link(hosts: dict[str, dict[str, t.Any]], hostvars: t.Mapping[str, t.Mapping[str, t.Any]], facts_dir: str) -> None:
     """Guests and their physical hosts see each other; a physical host that is not among the named ones is looked at as well."""
     links = {name: link for name, host in hosts.items() if (link := parents.parent_of(name, door.plain(host["policy"]))) is not None}
+    if any(parents.gives_away(host["facts"]) for host in hosts.values()):  # then its guests matter, whoever was asked for
+        for name in set(hostvars) - set(hosts):
+            link = parents.parent_of(name, {parents.FIELD: door.plain(hostvars[name].get(parents.FIELD))})
+            if link is not None and link["host"] in hosts:
+                links[name] = link
     if not links:
         return
     facts = {name: host["facts"] for name, host in hosts.items()}

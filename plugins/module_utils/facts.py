@@ -25,6 +25,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import (
     passthrough_facts,
     plan_record,
     service_leases,
+    vgpu_facts,
 )
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import Engine, VersionProbe, absent, resolve_devices
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -73,6 +74,7 @@ _UNREAD: _Facts = dict.fromkeys(
         "persistence",
         "compute_mode",
         "ecc",
+        "vgpu",
         "drain",
     )
 )
@@ -106,6 +108,10 @@ def collect(options: Options) -> _Facts:
     _look_at_compiler(machine["gcc"], notes.attempt("host.gcc", compiler.version))
     gpus = _GpuReader(options, notes)
     gpus.read(containers)
+    for address, vgpu in (notes.attempt("vgpu", lambda: vgpu_facts.read(options.state_dir, options.sys_root)) or {}).items():
+        for gpu in gpus.gpus:
+            if gpu["pci"] == address:
+                gpu["vgpu"] = vgpu
     parent = parents.read_parent(options.parent)
     parents.link(gpus.gpus, parent)
     machine["drain"], idle = _read_drains(options, gpus.gpus, notes)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.pci import Device, is_vfio
 
+_VGPU = "vGPU "  # how a vGPU begins in what NVML tells of users
 _UNTOUCHED = "nothing was changed"
 _MOST_NAMES = 6  # of what is in the way, in one line
 
@@ -88,6 +89,11 @@ def refuse_unfit(devices: Mapping[str, Device], wishes: Sequence[Wish], ground: 
     for wish in wishes:
         if wish.vfio:
             _refuse_group(devices[wish.address], wished, mates)
+
+
+def without_parts(seen: Seen) -> Seen:
+    """The device as it is once its MIG instances and vGPUs are gone."""
+    return replace(seen, slices=[], mig=False, busy=[words for words in seen.busy if not words.startswith(_VGPU)])
 
 
 def refuse_busy(seens: Mapping[str, Seen], wishes: Sequence[Wish]) -> None:

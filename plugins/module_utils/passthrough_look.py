@@ -37,7 +37,8 @@ class Options:
     """What a run may do and where things are. ``token``: of the lease that the caller holds. ``modprobe``, ``systemctl``: name or path.
 
     ``companions``: the other devices of a group come along. ``persist``: also after a boot. ``deadline`` in seconds, for each write.
-    ``drained``: replicas that the caller stops before; in check mode, where they still run, they count as stopped. ``driver_services``:
+    ``drained``: replicas that the caller stops before; in check mode, where they still run, they count as stopped. ``cleared``: in check
+    mode MIG instances, virtual functions and vGPUs count as gone. ``driver_services``:
     units that hold NVIDIA's driver, stopped while it gives a GPU away. ``engine``: False during a boot, when none runs.
     """
 
@@ -54,6 +55,7 @@ class Options:
     systemctl: str = "systemctl"
     driver_services: tuple[str, ...] = ()
     drained: tuple[str, ...] = ()
+    cleared: bool = False
     token: str | None = None
     check: bool = False
     engine: bool = True

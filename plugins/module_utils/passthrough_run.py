@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 import typing as t
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils import lease as leases
 from ansible_collections.gpuops.fleet.plugins.module_utils import passthrough, passthrough_papers, pci
@@ -120,9 +120,14 @@ class _Run:
         wishes = self.eyes.wishes(devices, self.known)
         ground, mates = self.eyes.ground(), self.eyes.mates(wishes)
         devices_now = {wish.address: self.eyes.device(wish.address) for wish in wishes}
+        cleared = self.options.cleared and self.options.check
+        if cleared:
+            devices_now = {address: replace(device, vfs=()) for address, device in devices_now.items()}
         passthrough.refuse_unfit(devices_now, wishes, ground, mates)
         running = self._running(wishes, devices_now)
         seens = self.eyes.seen(wishes, devices_now, running)
+        if cleared:
+            seens = {address: passthrough.without_parts(seen) for address, seen in seens.items()}
         passthrough.refuse_busy(seens, wishes)
         plans = [self._plan(seens[wish.address], wish, ground) for wish in wishes]
         entries = self._entries(plans)

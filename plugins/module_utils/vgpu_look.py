@@ -43,7 +43,10 @@ _CREATABLE = re.compile(r"^\s*(\d+)\s*:\s*(\S.*?)\s*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Options:
-    """Where things are; ``token`` of the lease. ``limits``: what NVIDIA's lists say of the types that are wished, by short name."""
+    """Where things are; ``token`` of the lease. ``limits``: what NVIDIA's lists say of the types that are wished, by short name.
+
+    ``cleared``: in check mode GPUs count as idle and not in MIG mode.
+    """
 
     state_dir: Path
     sys_root: Path = Path("/sys")
@@ -56,6 +59,7 @@ class Options:
     limits: t.Mapping[str, Limit] | None = None
     token: str | None = None
     check: bool = False
+    cleared: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ class Look:
     def others(self) -> list[str]:
         """Other PCI devices whose virtual functions are vGPUs in the vendor's framework."""
         known = set(self.gpus())
-        return [name for name in self.sysfs.names(*DEVICES) if name not in known and any(map(self._is_own, self._functions(name)))]
+        return [name for name in self.sysfs.names(*DEVICES) if name not in known and any(map(self._is_own, self.functions(name)))]
 
     def _is_own(self, function: str) -> bool:
         return self.sysfs.has(*DEVICES, function, "nvidia", "current_vgpu_type")
@@ -169,7 +173,7 @@ class Look:
         told = self._ask(name)
         total = self.sysfs.number(*DEVICES, name, "sriov_totalvfs") or 0
         vfs = (self.sysfs.number(*DEVICES, name, "sriov_numvfs") or 0) if total else 0
-        functions = self._functions(name)
+        functions = self.functions(name)
         bases = set(self.sysfs.names(*PARENTS))
         mediated = [each for each in (name, *functions) if each in bases]
         own = [each for each in functions if self._is_own(each)]
@@ -198,7 +202,7 @@ class Look:
             gpu = replace(gpu, mixed=self.smi.mixed(name), scheduler=self.smi.scheduler(name) if scheduler else None)
         return gpu
 
-    def _functions(self, name: str) -> list[str]:
+    def functions(self, name: str) -> list[str]:
         """Its virtual functions by number: as names, virtfn10 comes before virtfn2."""
         links = [each for each in self.sysfs.names(*DEVICES, name) if each.startswith("virtfn")]
         links.sort(key=lambda each: int(each[len("virtfn") :]))
@@ -250,15 +254,21 @@ class Look:
 
     def _mdevs(self, parents: Mapping[str, Mapping[str, str]], users: Users) -> list[Vgpu]:
         """Mediated devices of these parents, whose types are known by directory."""
+        found = []
+        for parent, kind, uuid in self.mdevs(parents):
+            params = params_of(self.sysfs.text(*MDEVS, uuid, "nvidia", "vgpu_params"))
+            found.append(Vgpu(parent, kind, uuid.lower(), params, users.of_vgpu([*MDEVS, uuid], uuid)))
+        return found
+
+    def mdevs(self, parents: Mapping[str, Mapping[str, str]]) -> list[tuple[str, str, str]]:
+        """(parent, type, UUID) of each mediated device of these parents. ``parents``: to the names of their types, by directory."""
         places = {self.sysfs.path(*PARENTS, name).resolve(): name for name in parents}
         found = []
         for uuid in self.sysfs.names(*MDEVS):
             parent = places.get(self.sysfs.path(*MDEVS, uuid).resolve().parent)
             if parent is not None:
                 ident = self.sysfs.link(*MDEVS, uuid, "mdev_type") or ""
-                params = params_of(self.sysfs.text(*MDEVS, uuid, "nvidia", "vgpu_params"))
-                who = users.of_vgpu([*MDEVS, uuid], uuid)
-                found.append(Vgpu(parent, parents[parent].get(ident, ident), uuid.lower(), params, who))
+                found.append((parent, parents[parent].get(ident, ident), uuid))
         return found
 
     # The vendor's framework

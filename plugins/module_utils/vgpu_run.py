@@ -150,6 +150,8 @@ class _Run:
         pairs = []
         for wish in wishes:
             gpu = self._with_frequency(self.look.observe(wish.gpu, users, wish.scheduler is not None))
+            if self.options.check and self.options.cleared:
+                gpu = replace(gpu, users=(), mig=None if gpu.mig is None else False, grounds=None)
             if wish.instances is not None:
                 assumed = self.look.assume(gpu, wish.instances)
                 pairs.append((assumed, wish if assumed is not gpu else replace(wish, instances=None)))

@@ -513,6 +513,24 @@ facts:
               returned: always
               type: bool
               sample: true
+        vgpu:
+          description: What it gives to virtual machines in parts; V(none) when it has neither vGPUs nor virtual functions.
+          returned: always
+          type: dict
+          contains:
+            vfs:
+              description: How many virtual functions are on.
+              returned: always
+              type: int
+              sample: 16
+            vgpus:
+              description:
+                - Its vGPUs, each with C(type), C(place), which is the virtual function or the parent of mediated devices, and C(uuid) of
+                  a mediated device.
+              returned: always
+              type: list
+              elements: dict
+              sample: [{type: A100D-10C, place: '0000:07:00.4', uuid: null}]
         drain:
           description: Who drained this GPU with M(gpuops.fleet.gpu_drain); V(none) when nobody did.
           returned: always

@@ -104,6 +104,12 @@ options:
     type: list
     elements: str
     default: []
+  cleared:
+    description:
+      - Whether earlier tasks of the same play take MIG instances, virtual functions and vGPUs off the devices.
+      - In check mode, where they are there still, they count as gone. Otherwise it has no effect.
+    type: bool
+    default: false
   systemctl:
     description:
       - Name or path of the program that stops and starts services. A host without it has no such services.
@@ -235,6 +241,7 @@ SPEC: dict[str, t.Any] = {
     "deadline": {"type": "float", "default": 30},
     "driver_services": {"type": "list", "elements": "str", "default": []},
     "drained": {"type": "list", "elements": "str", "default": []},
+    "cleared": {"type": "bool", "default": False},
     "systemctl": {"type": "path", "default": "systemctl"},
     "modprobe": {"type": "path", "default": "modprobe"},
     "lease": {"type": "str", "no_log": True},
@@ -264,6 +271,7 @@ def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
         systemctl=params["systemctl"],
         driver_services=tuple(params["driver_services"]),
         drained=tuple(params["drained"]),
+        cleared=params["cleared"],
         token=params["lease"],
         check=check,
     )

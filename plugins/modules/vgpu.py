@@ -152,6 +152,12 @@ options:
       - Name or path of the program that reads and sets mixed-size mode and scheduler.
     type: path
     default: nvidia-smi
+  cleared:
+    description:
+      - Whether earlier tasks of the same play stop who is on the GPUs and take their MIG mode away.
+      - In check mode, where that is not done, it counts as done. Otherwise it has no effect.
+    type: bool
+    default: false
   machine_id:
     description:
       - File with the host's identity, of which the names of mediated devices are made.
@@ -324,6 +330,7 @@ SPEC: dict[str, t.Any] = {
     "machine_id": {"type": "path", "default": "/etc/machine-id"},
     "libvirt_dir": {"type": "path", "default": "/etc/libvirt/qemu"},
     "deadline": {"type": "float", "default": 30},
+    "cleared": {"type": "bool", "default": False},
     "lease": {"type": "str", "no_log": True},
     "state_dir": {"type": "path", "default": "/var/lib/gpuops-fleet"},
     "proc_root": {"type": "path", "default": "/proc"},
@@ -347,6 +354,7 @@ def run(params: t.Mapping[str, t.Any], check: bool) -> dict[str, t.Any]:
         limits={name: Limit(**limit) for name, limit in params["limits"].items()},
         token=params["lease"],
         check=check,
+        cleared=params["cleared"],
     )
     result = apply(params["gpus"], params["selectors"], options)
     return {

@@ -9,6 +9,7 @@ import typing as t
 from collections.abc import Iterable, Mapping
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.drains import day, words
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.parents import guest_rows
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
 
 Data = Mapping[str, t.Any]
@@ -47,11 +48,12 @@ def _since(drain: Data) -> str:
 
 
 def who_is_on(facts: Data, plan: Data | None, gpu: str | None) -> list[str]:
-    """A table of who is on a GPU (UUID; None: on any GPU of the host): services by the plan, containers and processes as seen."""
+    """A table of who is on a GPU (UUID; None: on any GPU of the host): services by the plan, containers and processes as seen, guests."""
     rows: list[list[t.Any]] = [["GPU", "SLICE", "SERVICE", "CONTAINER", "PIDS"]]
     for entry in facts.get("gpus") or ():
         if gpu is None or entry.get("uuid") == gpu:
             rows.extend([entry.get("pci") or entry.get("uuid"), *cells] for cells in _rows(entry, facts, plan))
+    rows.extend([card, what, guest, None, None] for card, what, guest in guest_rows(facts, gpu))
     return table(rows) if len(rows) > 1 else ["nobody is on it"]
 
 

@@ -117,7 +117,7 @@ def gpu_refusal(state: GpuState, need: Need) -> str | None:
         return f"without a profile for {what(need)}"
     if state.best_cut(names) is not None:
         return None
-    return f"without a free pinned slice for {what(need)}" if state.gpu.pin else f"without room for {what(need)}"
+    return f"without a free pinned slice for {what(need)}" if state.gpu.fixed else f"without room for {what(need)}"
 
 
 def _acceptable(state: GpuState, need: Need) -> tuple[str, ...]:
@@ -247,7 +247,7 @@ def _help_policy(case: Case) -> Iterator[str]:
             if not state.serves(case.need) or state.gpu.blocked is not None:
                 continue
             if state.gpu.drain is not None:
-                yield f"{host.host.name} {state.gpu.short} is {state.gpu.drain.words}: run playbook release"
+                yield f"{host.host.name} {state.gpu.short} is {state.gpu.drain.words}: {state.gpu.drain.remedy}"
             elif state.gpu.cordoned:
                 yield f"{host.host.name} {state.gpu.short} is cordoned: take it out of fleet_cordoned_gpus"
             elif mode not in host.host.modes and state.gpu.pin is None and state.mode is None and (mode != "mig" or state.cutter):

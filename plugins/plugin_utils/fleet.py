@@ -243,6 +243,9 @@ def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], solution: S
             notes.append(f"{host.name} is down: {lost}")
             continue
         notes.extend(_drain_notes(host, solution))
+        away = [f"{gpu.pci or gpu.short} {gpu.blocked}" for gpu in host.gpus if gpu.away and gpu.blocked is not None]
+        if away:
+            notes.append(f"{host.name}: left to virtual machines: {', '.join(away)}")
         unknown = [kind for kind in ("cpus", "memory", "shm", "disk") if getattr(host.capacity, kind) is None]
         if unknown:
             notes.append(f"{host.name}: {', '.join(unknown)} could not be read and is not limited; set fleet_capacity")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import typing as t
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -34,6 +35,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
 FACTS_SCHEMA = 1
 # Holders of these kinds compute. A file that is merely open (a monitor, the persistence daemon) keeps no service away.
 COMPUTING = frozenset({"compute", "graphics", "mps"})
+_NVIDIA = "0x10de"
 
 Facts = Mapping[str, t.Any]
 
@@ -84,18 +86,21 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
     :raises FleetError: the policy names a GPU that the host does not have, or a layout that its board cannot have.
     """
     here = [placement for placement in previous if placement.host == name]
-    pins = _named(name, facts, policy.fleet_gpu_layouts, "fleet_gpu_layouts", lambda layout: layout.gpu)
-    cordoned = _named(name, facts, policy.fleet_cordoned_gpus, "fleet_cordoned_gpus", lambda gpu: gpu)
+    entries = [*facts["gpus"], *given_away(facts)]
+    pins = _named(name, entries, policy.fleet_gpu_layouts, "fleet_gpu_layouts", lambda layout: layout.gpu)
+    cordoned = _named(name, entries, policy.fleet_cordoned_gpus, "fleet_cordoned_gpus", lambda gpu: gpu)
     if facts.get("drains_idle", ()) is None:
         wrong = "what is drained on this host could not be read"
         raise FleetError(wrong, file=f"host {name}", field="facts.drains_idle", hint="playbook check says why")
     gpus = []
-    for index, entry in enumerate(facts["gpus"]):
+    for index, entry in enumerate(entries):
         gpu = _gpu(entry, facts, catalogue, here)
+        drain = _drain(entry, facts)
         if index in pins:
             number, layout = pins[index]
             gpu = _pinned(gpu, layout, f"host {name}", f"fleet_gpu_layouts[{number}]")
-        gpus.append(replace(gpu, cordoned=index in cordoned, drain=_drain(entry, facts)))
+            drain = drain or (_kept_back(layout) if gpu.blocked is None else None)
+        gpus.append(replace(gpu, cordoned=index in cordoned, drain=drain))
     sensed = facts["host"]
     return Host(
         name=name,
@@ -117,6 +122,41 @@ def _drain(entry: Facts, facts: Facts) -> Drain | None:
     return Drain(words(found[0]), any(each["force"] for each in found)) if found else None
 
 
+def given_away(facts: Facts) -> list[dict[str, t.Any]]:
+    """GPUs that a VFIO driver has, in the form of ``gpus``: their host cannot use them. Other devices that were given away are none."""
+    found = []
+    for entry in facts.get("passthrough") or ():
+        identity = entry.get("identity") or {}
+        if str(entry.get("uuid") or "").startswith("GPU-") or identity.get("vendor") == _NVIDIA:
+            found.append({"uuid": entry.get("uuid"), "pci": entry.get("pci"), "held": entry})
+    return found
+
+
+def vgpu_words(entry: Facts) -> str | None:
+    """What a GPU gives to virtual machines in parts; None when it gives none. ``entry``: of ``gpus``."""
+    vgpu = entry.get("vgpu")
+    if not vgpu:
+        return None
+    counts = Counter(str(one.get("type")) for one in vgpu.get("vgpus") or ())
+    if not counts:
+        return "made ready for vGPUs"
+    return f"giving vGPUs ({', '.join(f'{count} {name}' for name, count in sorted(counts.items()))})"
+
+
+def held_words(entry: Facts) -> str:
+    """Who has a GPU that was given away. ``entry``: of ``passthrough``."""
+    guest = entry.get("guest")
+    return f"held by vfio for {f'guest {guest}' if guest else 'virtual machines'}"
+
+
+def _kept_back(layout: Layout) -> Drain | None:
+    """A GPU that the platform wants for virtual machines gets nothing new, and what is on it leaves it."""
+    if layout.mode not in ("passthrough", "vgpu"):
+        return None
+    words = f"kept for virtual machines (fleet_gpu_layouts: {layout.mode})"
+    return Drain(words, remedy="give it another mode there, and run playbook mode")
+
+
 def down_host(name: str, policy: Policy) -> Host:
     """A host that nobody reaches. What it has does not matter: it gets nothing, and no decision touches its GPUs."""
     return Host(name=name, environment=policy.fleet_environment, gpus=(), down=True)
@@ -136,16 +176,16 @@ def _capacity(sensed: Facts, policy: Policy) -> Resources:
 
 
 def _named(
-    host: str, facts: Facts, entries: Sequence[t.Any], field: str, name_of: t.Callable[[t.Any], int | str]
+    host: str, gpus: Sequence[Facts], entries: Sequence[t.Any], field: str, name_of: t.Callable[[t.Any], int | str]
 ) -> dict[int, tuple[int, t.Any]]:
-    """Position of a GPU in the facts -> (number of the entry that names it, the entry)."""
+    """Position of a GPU in ``gpus`` -> (number of the entry that names it, the entry)."""
     result: dict[int, tuple[int, t.Any]] = {}
     for number, entry in enumerate(entries):
         wanted = str(name_of(entry)).strip().lower()
-        found = [index for index, gpu in enumerate(facts["gpus"]) if wanted in gpu_names(gpu)]
+        found = [index for index, gpu in enumerate(gpus) if wanted in gpu_names(gpu)]
         where = f"{field}[{number}]"
         if not found:
-            have = ", ".join(str(gpu.get("pci") or gpu.get("index")) for gpu in facts["gpus"]) or "none"
+            have = ", ".join(str(gpu.get("pci") or gpu.get("index")) for gpu in gpus) or "none"
             raise FleetError(f"there is no GPU '{name_of(entry)}'", file=f"host {host}", field=where, hint=f"this host has {have}")
         if found[0] in result:
             wrong = f"GPU '{name_of(entry)}' is named already by {field}[{result[found[0]][0]}]"
@@ -157,14 +197,14 @@ def _named(
 def gpu_names(gpu: Facts) -> set[str]:
     """UUID, PCI address with and without its domain's leading zeros, and index, in lower case."""
     pci = str(gpu.get("pci") or "").lower()
-    names = {str(gpu.get("uuid") or "").lower(), pci, pci.partition(":")[2], f"0000{pci}" if pci else "", str(gpu.get("index"))}
+    names = {str(gpu.get("uuid") or "").lower(), pci, pci.partition(":")[2], f"0000{pci}" if pci else "", str(gpu.get("index", ""))}
     return names - {""}
 
 
 def _gpu(entry: Facts, facts: Facts, catalogue: Catalogue, here: Sequence[Placement]) -> Gpu:
     mig = entry.get("mig") or {}
     geometry = _geometry(entry, facts, catalogue)
-    uuid = str(entry.get("uuid") or f"(GPU {entry.get('index')})")
+    uuid = str(entry.get("uuid") or f"(GPU {entry.get('index', entry.get('pci'))})")
     on_gpu, on_slice = _outsiders(entry, facts, uuid, here)
     planned = {placement.slice for placement in here if uuid in placement.gpus}
     surges = {surge_name(placement.service) for placement in here}
@@ -180,6 +220,7 @@ def _gpu(entry: Facts, facts: Facts, catalogue: Catalogue, here: Sequence[Placem
         mig=bool(mig.get("pending", mig.get("current"))),
         instances=instances,
         blocked=_blocked(entry, geometry, instances),
+        away=bool(entry.get("held") or entry.get("vgpu")),
         outsiders=on_gpu,
         mps_clients=mps_client_limit(entry.get("compute_capability")),
     )
@@ -194,6 +235,10 @@ def _geometry(entry: Facts, facts: Facts, catalogue: Catalogue) -> Geometry | No
 
 
 def _blocked(entry: Facts, geometry: Geometry | None, instances: Sequence[Instance]) -> str | None:
+    if entry.get("held"):
+        return held_words(entry["held"])
+    if entry.get("vgpu"):
+        return vgpu_words(entry)
     if entry.get("state") != "ok":
         return str(entry.get("state") or "in an unknown state")
     if not entry.get("uuid") or not entry.get("pci") or not entry.get("memory_mib"):
@@ -241,20 +286,36 @@ def _outsiders(entry: Facts, facts: Facts, uuid: str, here: Sequence[Placement])
     return tuple(sorted(whole)), {gi: tuple(sorted(names - ours)) for gi, names in found.items() if gi is not None and gi not in quiet}
 
 
+def _misfit(layout: Layout) -> tuple[str, str, str] | None:
+    """A field that its mode does not have, or lacks: (what is wrong, the field, what would be right)."""
+    for name, of_mode in (("vgpus", "vgpu"), ("mixed", "vgpu"), ("scheduler", "vgpu"), ("companions", "passthrough")):
+        if getattr(layout, name) is not None and layout.mode != of_mode:
+            return f"{name} is given for mode '{layout.mode}'", name, f"write 'mode: {of_mode}', or leave it out"
+    if layout.sharing is not None and layout.mode != "shared":
+        return f"a way of sharing is given for mode '{layout.mode}'", "sharing", "write 'mode: shared', or no sharing"
+    if layout.slices and layout.mode not in ("mig", "vgpu"):
+        return f"slices are given for mode '{layout.mode}'", "slices", "write 'mode: mig', or no slices"
+    if layout.mode == "vgpu" and not layout.vgpus:
+        return "no vGPU is wished", "vgpus", "write such as 'vgpus: [{type: A100D-10C, count: 4}]'"
+    return None
+
+
 def _pinned(gpu: Gpu, layout: Layout, file: str, field: str) -> Gpu:
     """:raises FleetError: the board cannot have this layout."""
 
     def wrong(message: str, part: str, hint: str) -> FleetError:
         return FleetError(message, file=file, field=f"{field}.{part}", hint=hint)
 
-    if layout.sharing is not None and layout.mode != "shared":
-        raise wrong(f"a way of sharing is given for mode '{layout.mode}'", "sharing", "write 'mode: shared', or no sharing")
+    if (refused := _misfit(layout)) is not None:
+        raise wrong(*refused)
+    if layout.mode in ("passthrough", "vgpu") or gpu.blocked is not None:
+        return gpu  # whether the board can have these slices, the host says
     if layout.mode != "mig":
-        if layout.slices:
-            raise wrong(f"slices are given for mode '{layout.mode}'", "slices", "write 'mode: mig', or no slices")
         return replace(gpu, pin=Pin(layout.mode, sharing=layout.sharing or TIME_SLICE))
     if gpu.geometry is None:
         raise wrong(f"GPU {gpu.pci or gpu.uuid} ({gpu.board}) has no MIG", "mode", "write 'mode: whole' or 'mode: shared'")
+    if layout.slices is None:
+        return replace(gpu, pin=Pin("mig", cuts=True))
     slices = []
     for text in layout.slices:
         asked = parse_slice(text)

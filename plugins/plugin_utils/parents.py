@@ -21,7 +21,7 @@ def parent_of(name: str, variables: Mapping[str, t.Any]) -> Parent | None:
 
 def see_through(facts: Mapping[str, Facts | None], links: Mapping[str, Parent]) -> dict[str, Facts | None]:
     """The facts of all hosts, with what one knows of the other: each guest's GPUs know their cards and inherit their drains, and what a
-    host has given away knows its guest (``passthrough[].guest``). ``links``: guest to its parent.
+    host has given away knows its guest (``passthrough[].guest``, ``gpus[].vgpu.vgpus[].guest``). ``links``: guest to its parent.
 
     :raises FleetError: two guests have one card.
     """
@@ -46,8 +46,42 @@ def see_through(facts: Mapping[str, Facts | None], links: Mapping[str, Parent]) 
         of_host = result.get(host)
         if of_host is not None and of_host.get("passthrough"):
             entries = [{**entry, "guest": taken.get((host, str(entry.get("pci"))))} for entry in of_host["passthrough"]]
-            result[host] = {**of_host, "passthrough": entries}
+            of_host = result[host] = {**of_host, "passthrough": entries}
+        if of_host is not None and any(gpu.get("vgpu") for gpu in of_host.get("gpus") or ()):
+            result[host] = {**of_host, "gpus": [_with_guests(host, gpu, taken) for gpu in of_host["gpus"]]}
     return result
+
+
+def gives_away(facts: t.Any) -> bool:
+    """Whether virtual machines have GPUs of a host, or parts of them. ``facts``: whatever was published as such."""
+    if not isinstance(facts, Mapping):
+        return False
+    gpus = facts.get("gpus")
+    return bool(facts.get("passthrough")) or any(
+        isinstance(gpu, Mapping) and gpu.get("vgpu") for gpu in (gpus if isinstance(gpus, list) else ())
+    )
+
+
+def _with_guests(host: str, gpu: Facts, taken: Mapping[tuple[str, str], str]) -> Facts:
+    """The GPU whose vGPUs know their guests: by the UUID of a mediated device, or the address of a virtual function."""
+    if not gpu.get("vgpu"):
+        return gpu
+    vgpus = [{**one, "guest": taken.get((host, str(one.get("uuid") or one.get("place"))))} for one in gpu["vgpu"]["vgpus"]]
+    return {**gpu, "vgpu": {**gpu["vgpu"], "vgpus": vgpus}}
+
+
+def guest_rows(facts: Facts, gpu: str | None = None) -> list[list[t.Any]]:
+    """Virtual machines on the cards of a host (``gpu``: on this one, by UUID): address of the card, what they have, who."""
+    rows: list[list[t.Any]] = []
+    for entry in facts.get("passthrough") or ():
+        if gpu is None or entry.get("uuid") == gpu:
+            rows.append([entry.get("pci"), "vfio", f"guest {entry['guest']}" if entry.get("guest") else "virtual machines"])
+    for card in facts.get("gpus") or ():
+        if gpu is None or card.get("uuid") == gpu:
+            for one in (card.get("vgpu") or {}).get("vgpus") or ():
+                who = f"guest {one['guest']}" if one.get("guest") else "virtual machines"
+                rows.append([card.get("pci"), f"{one['type']} {one.get('uuid') or one.get('place')}", who])
+    return rows
 
 
 def _drained(gpu: dict[str, t.Any], host: str, known: Facts, addresses: Mapping[str, str]) -> dict[str, t.Any]:
@@ -73,6 +107,11 @@ def chain_lines(facts: Facts) -> list[str]:
             lines.append(f"GPU {gpu.get('pci') or gpu.get('index')} is {card} of {gpu['parent_host']}.")
     for entry in facts.get("passthrough") or ():
         lines.append(f"Card {entry.get('pci')} is given to {entry.get('guest') or 'virtual machines'}.")
+    for gpu in facts.get("gpus") or ():
+        if gpu.get("vgpu"):
+            vgpus = gpu["vgpu"].get("vgpus") or []
+            each = [f"{one['type']}{' for ' + one['guest'] if one.get('guest') else ''}" for one in vgpus]
+            lines.append(f"GPU {gpu.get('pci')} gives vGPUs: {', '.join(each) or 'none yet'}.")
     return lines
 
 

@@ -364,14 +364,15 @@ def _lines(name: str, entries: Sequence[Data]) -> list[str]:
     indent = name[: len(name) - len(name.lstrip())]
     if not entries:
         return [f"{name}: []"]
-    return [f"{name}:", *(f"{indent}  - {_flow(entry)}" for entry in entries)]
+    return [f"{name}:", *(f"{indent}  - {flow(entry)}" for entry in entries)]
 
 
-def _flow(value: t.Any) -> str:
+def flow(value: t.Any) -> str:
+    """As YAML in flow style, on one line."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_scalar(key)}: {_flow(entry)}" for key, entry in value.items()) + "}"
+        return "{" + ", ".join(f"{_scalar(key)}: {flow(entry)}" for key, entry in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_flow(entry) for entry in value) + "]"
+        return "[" + ", ".join(flow(entry) for entry in value) + "]"
     return _scalar(value)
 
 

@@ -43,6 +43,8 @@ OTHER_VARIABLES = frozenset(
         "fleet_allow_reset",
         "fleet_drain",
         "fleet_driver_services",
+        "fleet_sriov_manage",
+        "fleet_passthrough_rules",
         "fleet_gpu_settings",
         "fleet_fail_unplaced",
         "fleet_holder",
@@ -72,6 +74,8 @@ _NAME = re.compile(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$")
 _RANGE = re.compile(r"^([0-9]{1,5})(?:-([0-9]{1,5}))?$")
 
 Mode = t.Literal["mig", "whole", "shared"]
+# What the platform may decide of a GPU: beside the planner's modes those in which virtual machines have it.
+LayoutMode = t.Literal["mig", "whole", "shared", "passthrough", "vgpu"]
 Sharing = t.Literal["time-slice", "mps"]
 
 
@@ -109,13 +113,37 @@ Ports = t.Annotated[tuple[int, ...], BeforeValidator(parse_ports), Field(strict=
 GpuName = int | str
 
 
+class VgpuType(Strict):
+    """vGPUs of one type, as module ``vgpu`` takes them."""
+
+    type: str
+    count: int = Field(default=1, ge=1, le=64)
+    gpu_instance: str | None = None
+    placement: int | None = None
+    params: dict[str, t.Any] | None = None
+
+
+class Scheduler(Strict):
+    """How time-sliced vGPUs share a GPU's time, as module ``vgpu`` takes it."""
+
+    policy: t.Literal["best-effort", "equal-share", "fixed-share"]
+    slice_ms: int | None = None
+    frequency_hz: int | None = None
+
+
 class Layout(Strict):
     """What one GPU is, decided by the platform."""
 
     gpu: GpuName = Field(description="UUID, PCI address or index")
-    mode: Mode
-    slices: list[t.Annotated[str, AfterValidator(_slice_text)]] = Field(default_factory=list, description="such as 1g.10gb@4")
+    mode: LayoutMode
+    slices: list[t.Annotated[str, AfterValidator(_slice_text)]] | None = Field(
+        default=None, description="such as 1g.10gb@4; left out: the planner cuts it, in mode vgpu: not in MIG mode"
+    )
     sharing: Sharing | None = Field(default=None, description="how a shared GPU is shared; time-slice if left out")
+    vgpus: list[VgpuType] | None = Field(default=None, description="in mode vgpu: all that the GPU shall have")
+    mixed: bool | None = Field(default=None, description="in mode vgpu: different sizes on one GPU")
+    scheduler: Scheduler | None = Field(default=None, description="in mode vgpu; if left out, it stays as it is")
+    companions: bool | None = Field(default=None, description="in mode passthrough: the other devices of its IOMMU group come along")
 
 
 class Capacity(Strict):

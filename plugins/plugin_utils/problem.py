@@ -70,26 +70,35 @@ class Instance:
 
 @dataclass(frozen=True)
 class Pin:
-    """What the platform decided about a GPU (``fleet_gpu_layouts``): the planner assigns into it and changes nothing."""
+    """What the platform decided about a GPU (``fleet_gpu_layouts``): the planner assigns into it and changes nothing.
+
+    ``cuts``: only the mode is decided; the planner cuts the GPU as services need it.
+    """
 
     mode: Mode
     slices: tuple[Slice, ...] = ()
     sharing: Sharing = TIME_SLICE
+    cuts: bool = False
 
 
 @dataclass(frozen=True)
 class Drain:
-    """Somebody wants a GPU empty. ``words``: who, why and until when. ``force``: also of what finds no place elsewhere."""
+    """Somebody wants a GPU empty. ``words``: who, why and until when. ``force``: also of what finds no place elsewhere.
+
+    ``remedy``: what ends it.
+    """
 
     words: str
     force: bool = False
+    remedy: str = "run playbook release"
 
 
 @dataclass(frozen=True)
 class Gpu:
     """One GPU. ``geometry`` is None without MIG; ``mig`` the mode it has, or will have after the reset that it waits for.
 
-    ``blocked``: why it is never used (lost, say). ``outsiders``: who computes on the whole GPU without being in a plan.
+    ``blocked``: why it is never used (lost, say); ``away``: because virtual machines have it, or parts of it. ``outsiders``: who
+    computes on the whole GPU without being in a plan.
     ``mps_clients``: how many an MPS daemon on it serves at once.
     ``cordoned`` keeps new services away; ``drain`` does so too, and what is on the GPU leaves it if there is another place.
     """
@@ -102,6 +111,7 @@ class Gpu:
     mig: bool = False
     instances: tuple[Instance, ...] = ()
     blocked: str | None = None
+    away: bool = False
     cordoned: bool = False
     drain: Drain | None = None
     pin: Pin | None = None
@@ -112,6 +122,11 @@ class Gpu:
     def short(self) -> str:
         """For people: ``GPU-5c1f07aa``."""
         return self.uuid[:12]
+
+    @property
+    def fixed(self) -> bool:
+        """Has the platform decided its slices, so that the planner only gives them away?"""
+        return self.pin is not None and not self.pin.cuts
 
     @property
     def closed(self) -> str | None:

@@ -156,12 +156,13 @@ def deploy_problem(
     fail_unplaced: bool,
     manifests: str = "",
     emptied: str = "",
+    emptied_gpus: Collection[str] = (),
 ) -> str:
     """Why nothing is to be carried out, in one line each; empty when all is well.
 
     ``planned``: what module ``plan`` answered. ``records``: what ``plan_record`` answered on each host of this run. ``last``: host ->
     {plan} as the files have it. ``service``: the one that is deployed. ``fail_unplaced``: whether a replica without a place is a reason.
-    ``emptied``: a host that the plan has to leave without replicas.
+    ``emptied``: a host that the plan has to leave without replicas, or only its ``emptied_gpus`` (UUIDs).
     """
     if "table" not in planned:
         return str(planned.get("msg") or "the plan could not be made")
@@ -170,8 +171,9 @@ def deploy_problem(
     if service is not None and service not in planned["services"]:
         return f"no manifest in {manifests} describes service '{service}'"
     unplaced = [each for each in planned["unplaced"] if service in (None, each["service"])]
-    if emptied and (stuck := who_stays(planned["plans"].get(emptied) or {}, planned["unplaced"])):
-        return "; ".join(f"{name} cannot leave {emptied}: {reason}" for name, reason in stuck.items())
+    if emptied and (stuck := who_stays(planned["plans"].get(emptied) or {}, planned["unplaced"], emptied_gpus)):
+        where = f"{', '.join(sorted(emptied_gpus))} of {emptied}" if emptied_gpus else emptied
+        return "; ".join(f"{name} cannot leave {where}: {reason}" for name, reason in stuck.items())
     if unplaced and fail_unplaced:
         return "; ".join(unplaced_lines(unplaced))
     refused = [f"{host}: {record.get('msg')}" for host, record in sorted(records.items()) if "needed" not in record and record.get("msg")]
@@ -194,12 +196,13 @@ def deploy_problem(
     return ""
 
 
-def who_stays(plan: Data, unplaced: Iterable[Data]) -> dict[str, str]:
-    """Replicas that a plan leaves on its host, and why the planner could not place them elsewhere."""
+def who_stays(plan: Data, unplaced: Iterable[Data], gpus: Collection[str] = ()) -> dict[str, str]:
+    """Replicas that a plan leaves on its host, or on these GPUs of it, and why the planner could not place them elsewhere."""
     reasons = {f"{each['service']}-{each['replica']}": str(each["reason"]) for each in unplaced}
     return {
         name_of(line): reasons.get(name_of(line), "the plan leaves it there" if managed(line) else "it is adopted, and nothing moves it")
         for line in plan.get("services") or ()
+        if not gpus or not {*gpus}.isdisjoint(line.get("gpus") or [line.get("gpu")])
     }
 
 

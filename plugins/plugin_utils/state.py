@@ -48,7 +48,7 @@ class GpuState:
     def _slices(self) -> tuple[Slices, Slices, Slices]:
         """What is on the board, or what the platform says will be: (cannot go, may go, may be given away)."""
         held = tuple(sorted(each.slice for each in self.gpu.instances if each.outsiders))
-        if self.gpu.pin is not None:
+        if self.gpu.pin is not None and self.gpu.fixed:
             return (), self.gpu.pin.slices, tuple(one for one in self.gpu.pin.slices if one not in held)
         free = [each for each in self.gpu.instances if not each.outsiders]
         return held, tuple(sorted(each.slice for each in free)), tuple(sorted(each.slice for each in free if each.plain))
@@ -104,7 +104,7 @@ class GpuState:
         if self.cutter is None:
             return None
         if names not in self._cuts:
-            self._cuts[names] = self.cutter.best(self.fixed, self.spare, self.reusable, names, self.gpu.pin is not None)
+            self._cuts[names] = self.cutter.best(self.fixed, self.spare, self.reusable, names, self.gpu.fixed)
         return self._cuts[names]
 
     def open_for(self, mode: Mode) -> bool:
@@ -115,7 +115,7 @@ class GpuState:
 
     def take_slice(self, owner: str, service: str, new: Slice) -> bool:
         """Give a slice to a replica; False when it cannot be."""
-        if self.cutter is None or not self.open_for("mig") or (self.gpu.pin and new not in self.spare):
+        if self.cutter is None or not self.open_for("mig") or (self.gpu.fixed and new not in self.spare):
             return False
         added = self.cutter.add(self.fixed, self.spare, new)
         if added is None:

@@ -144,13 +144,13 @@ def turns(
     for host in order:
         before = places_of({name: {"plan": each} for name, each in last.items()})
         decided = plan(known, {**now, host: _with_drain(now[host], {**_DRAIN, "force": outage})})
-        last = _after(last, decided)
+        last = carried_on(last, decided)
         _refuse_stuck(host, last.get(host) or {}, decided, outage)
         without = places_of({name: {"plan": each} for name, each in last.items()})
         now[host] = _with_drain(now[host], None)
         known = {**known, **{name: (f"{name}.yml", each.text) for name, each in decided.plans.items()}}
         again = plan(known, now)
-        last = _after(last, again)
+        last = carried_on(last, again)
         known = {**known, **{name: (f"{name}.yml", each.text) for name, each in again.plans.items()}}
         left = moves(before, without)
         back = moves(without, places_of({name: {"plan": each} for name, each in last.items()}))
@@ -161,8 +161,8 @@ def turns(
     return result
 
 
-def _after(last: Mapping[str, Data], decided: Planned) -> dict[str, Data]:
-    """The plans by now. An upgrade moves replicas; it brings nobody's new version."""
+def carried_on(last: Mapping[str, Data], decided: Planned, what: str = "an upgrade") -> dict[str, Data]:
+    """The plans by now. ``what`` moves replicas; it brings nobody's new version. FleetError where one waits."""
     plans = {**last, **{name: each.data for name, each in decided.plans.items()}}
     versions = {name_of(line): line["manifest"] for each in last.values() for line in each["services"]}
     new = {
@@ -172,7 +172,7 @@ def _after(last: Mapping[str, Data], decided: Planned) -> dict[str, Data]:
         if versions.get(name_of(line), line["manifest"]) != line["manifest"]
     }
     if new:
-        wrong = f"{', '.join(sorted(new))}: the manifest asks for another version than the plan, and an upgrade brings none"
+        wrong = f"{', '.join(sorted(new))}: the manifest asks for another version than the plan, and {what} brings none"
         raise FleetError(wrong, hint="run playbook deploy first")
     return plans
 

@@ -107,6 +107,8 @@ def host_table(hosts: t.Mapping[str, Data]) -> list[str]:
         gpus = facts.get("gpus") or []
         for gpu in gpus:
             state = gpu.get("state") if not gpu.get("error") else f"{gpu.get('state')}: {gpu['error']}"
+            if gpu.get("vgpu"):
+                state = f"{state}, {len(gpu['vgpu'].get('vgpus') or ())} vGPUs"
             if gpu.get("parent_host"):
                 state = f"{state} (card {gpu.get('parent') or '?'} of {gpu['parent_host']})"
             rows.append(
