@@ -124,7 +124,9 @@ def rewritten(path: str, text: str, before: Sequence[Data], after: Sequence[Data
         end = "" if not text or text.endswith("\n") else "\n"
         return _proven(path, f"{text}{end}{FIELD}:\n" + "".join(f"  - {flow(one)}\n" for one in after), data or {}, after, hint)
     node = values[-1]
-    items = node.value if isinstance(node, yaml.SequenceNode) else []
+    if not isinstance(node, yaml.SequenceNode):
+        raise FleetError("this cannot be changed to the letter", file=path, hint=hint)
+    items = node.value
     if not items:
         new = f"{text[: node.start_mark.index]}\n" + "".join(f"  - {flow(one)}\n" for one in after)
         return _proven(path, new.replace(f"{FIELD}: \n", f"{FIELD}:\n") + text[node.end_mark.index :].lstrip("\n"), data, after, hint)

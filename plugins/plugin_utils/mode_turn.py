@@ -13,7 +13,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.mode import PLANNED, REASON, Target, left_drained
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import read_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import who_stays
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.upgrade import carried_on, moves, places_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.upgrade import carried_on, lost, moves, places_of
 
 Data = Mapping[str, t.Any]
 Plan = Callable[[Mapping[str, tuple[str, str]], Mapping[str, Data]], Planned]
@@ -43,19 +43,23 @@ def turns(
     known, now, result = dict(texts), dict(hosts), []
     for host, mine in targets.items():
         begun = left_drained(now[host]["facts"], [one.uuid for one in mine]) is not None
-        emptied = [str(one.uuid) for one in mine if one.was in PLANNED and one.uuid] if steps.get(host) else []
         before = places_of({name: {"plan": each} for name, each in last.items()})
         carried = last.get(host)
+        # Nobody is asked to leave a GPU on which nobody is. While it is switched, this run holds its host.
+        there = {gpu for line in (carried or {}).get("services") or () for gpu in line.get("gpus") or [line.get("gpu")]}
+        emptied = [str(one.uuid) for one in mine if one.was in PLANNED and one.uuid in there] if steps.get(host) else []
         if emptied:
             decided = plan(known, {**now, host: _drained(now[host], emptied, {**_DRAIN, "force": outage})})
             last = carried_on(last, decided, _WHAT)
             _refuse_stuck(host, emptied, last.get(host) or {}, decided, outage)
             known = _texts(known, decided)
+            _refuse_loss(before, last, decided, outage)
         without = places_of({name: {"plan": each} for name, each in last.items()})
         now[host] = _drained({**now[host], "facts": facts_after(now[host]["facts"], mine)}, [str(one.uuid) for one in mine], None)
         again = plan(known, now)
         last = carried_on(last, again, _WHAT)
         known = _texts(known, again)
+        _refuse_loss(before, last, again, outage)
         after = places_of({name: {"plan": each} for name, each in last.items()})
         left, back = moves(before, without), moves(without, after)
         stops = sorted(name for name in before if name not in without)
@@ -98,6 +102,13 @@ def _refuse_stuck(host: str, gpus: Sequence[str], plan: Data, decided: Planned, 
     if stuck := who_stays(plan, decided.unplaced, gpus):
         hint = "take it away by hand first" if outage else "make room, or let it stop: -e mode_outage=true"
         raise FleetError("; ".join(f"{name} cannot leave {host}: {reason}" for name, reason in stuck.items()), hint=hint)
+
+
+def _refuse_loss(before: Mapping[str, str], last: Mapping[str, Data], decided: Planned, outage: bool) -> None:
+    """A place can also be lost because the GPU's new mode does not have such places."""
+    gone = [] if outage else lost(before, places_of({name: {"plan": each} for name, each in last.items()}), decided.unplaced)
+    if gone:
+        raise FleetError("; ".join(gone), hint="make room, or let it stop: -e mode_outage=true")
 
 
 def facts_after(facts: Data, targets: Iterable[Target]) -> dict[str, t.Any]:

@@ -157,12 +157,14 @@ def deploy_problem(
     manifests: str = "",
     emptied: str = "",
     emptied_gpus: Collection[str] = (),
+    fail_lost: bool = False,
 ) -> str:
     """Why nothing is to be carried out, in one line each; empty when all is well.
 
     ``planned``: what module ``plan`` answered. ``records``: what ``plan_record`` answered on each host of this run. ``last``: host ->
     {plan} as the files have it. ``service``: the one that is deployed. ``fail_unplaced``: whether a replica without a place is a reason.
     ``emptied``: a host that the plan has to leave without replicas, or only its ``emptied_gpus`` (UUIDs).
+    ``fail_lost``: whether it is a reason that a replica has a place in ``last`` and none any more.
     """
     if "table" not in planned:
         return str(planned.get("msg") or "the plan could not be made")
@@ -174,6 +176,10 @@ def deploy_problem(
     if emptied and (stuck := who_stays(planned["plans"].get(emptied) or {}, planned["unplaced"], emptied_gpus)):
         where = f"{', '.join(sorted(emptied_gpus))} of {emptied}" if emptied_gpus else emptied
         return "; ".join(f"{name} cannot leave {where}: {reason}" for name, reason in stuck.items())
+    had = {name_of(line) for host in last.values() for line in (host.get("plan") or {}).get("services") or ()} if fail_lost else set()
+    kept = {name_of(line) for plan in planned["plans"].values() for line in plan["services"]}
+    if gone := [each for each in unplaced if f"{each['service']}-{each['replica']}" in had - kept]:
+        return "; ".join(unplaced_lines(gone))
     if unplaced and fail_unplaced:
         return "; ".join(unplaced_lines(unplaced))
     refused = [f"{host}: {record.get('msg')}" for host, record in sorted(records.items()) if "needed" not in record and record.get("msg")]
