@@ -142,7 +142,7 @@ def _lines(
     comes = [one.pci for one in targets if one.was == "passthrough" and one.wanted in PLANNED]
     return [
         f"{host}: {names}",
-        *([f"{host}: drain {', '.join(emptied)}" + (f"; {', '.join(gone)}" if gone else "; no replica has to move")] if emptied else []),
+        *([f"{host}: drain {', '.join(emptied)}" + (f"; {', '.join(gone)}" if gone else "")] if emptied else []),
         *(f"{host}: {name} is stopped" + ("" if name in out else " for the time") for name in stopped),
         *(f"{host}: {step}" for step in steps),
         f"{host}: see that it is so, deploy" + (f"; {', '.join(back)}" if back else ""),

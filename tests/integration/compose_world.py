@@ -251,7 +251,7 @@ class World(socketserver.ThreadingUnixStreamServer):
         requests = [{"Driver": one["driver"], "DeviceIDs": one["device_ids"], "Capabilities": [one["capabilities"]]} for one in devices]
         labels = {PROJECT: project, SERVICE: name, HASH: service["hash"], IMAGE: f"sha256:{service['image']}", ONE_OFF: "False"}
         known = {
-            "Id": f"{self.made:064x}",
+            "Id": f"{self.made:012x}{0:052x}",  # its first twelve digits are a name by themselves
             "Name": f"/{project}",
             "Config": {"Image": service["image"], "Env": [], "Labels": {**service.get("labels", {}), **labels}},
             "HostConfig": {"DeviceRequests": requests, "RestartPolicy": {"Name": "no"}},

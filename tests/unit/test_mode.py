@@ -337,7 +337,7 @@ def test_whoever_is_on_the_gpu_moves_where_there_is_a_place_and_stays_there(tmp_
     assert (turn["due"], turn["emptied"], turn["stops"], turn["out"]) == (True, ["GPU-h1-0"], [], [])
     assert turn["lines"] == [
         f"h1: {PCI} from whole to passthrough",
-        "h1: drain GPU-h1-0; no replica has to move",
+        "h1: drain GPU-h1-0",
         "h1: a step",
         "h1: see that it is so, deploy",
     ], "it moves to the other GPU of the same host"
