@@ -25,7 +25,7 @@ PAUSE_SECONDS = 2.0
 _GPU = re.compile(r"^GPU ([0-9A-Fa-f]+:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\s*$")
 _FIELD = re.compile(r"^( +)(.+?)\s*(?::\s*(.*?)\s*)?$")
 _PRODUCTS = ("vGPU Software Licensed Product", "GRID Licensed Product")
-_EXPIRY = re.compile(r"\(Expiry: ([0-9]{4})-([0-9]{1,2})-([0-9]{1,2}) ([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2}) GMT\)")
+_EXPIRY = re.compile(r"\(Expiry: ([0-9: -]+) GMT\)")
 # Three parts of a token: whatever a daemon writes into its journal, that must not go on.
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{16,}(?:\.[A-Za-z0-9_-]{16,})+")
 _TELLING = re.compile(r"licen[sc]e|token|server|error|fail|unable|invalid", re.IGNORECASE)
@@ -74,7 +74,7 @@ def parse(text: str) -> list[dict[str, t.Any]]:
 def _line(pci: str, name: str | None, product: str, status: str) -> dict[str, t.Any]:
     expiry = _EXPIRY.search(status)
     try:
-        moment = datetime.datetime(*map(int, expiry.groups())) if expiry else None  # GMT, which is written behind it
+        moment = datetime.datetime.strptime(expiry.group(1), "%Y-%m-%d %H:%M:%S") if expiry else None  # GMT, which is written behind it
     except ValueError:
         moment = None
     return {
