@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import typing as t
 
 import pytest
 from ansible.errors import AnsibleFilterError
@@ -14,15 +13,19 @@ from ansible_collections.gpuops.fleet.plugins.filter.guests import vgpu_wish
 
 UUID = "GPU-5c1f8f7e-6b0a-4a57-8c88-1f0f0f3b6f0e"
 ONE = [{"type": "A100D-10C", "params": None, "placement": None, "place": "0000:3b:00.4", "uuid": None}]
-NONE: list[t.Any] = []
 
 
-def record(**gpus: t.Any) -> str:
-    lines = {name.replace("_", ":"): {"vgpus": vgpus, "identity": {"uuid": uuid}} for name, (vgpus, uuid) in gpus.items()}
-    return json.dumps({"format": 1, "gpus": {name.replace(":00:0", ":00.0"): line for name, line in lines.items()}})
-
-
-KNOWN = record(**{"0000_3b_00_0": (ONE, UUID), "0000_5e_00_0": (ONE, None), "0000_65_00_0": (NONE, None), "mtty": (ONE, None)})
+KNOWN = json.dumps(
+    {
+        "format": 1,
+        "gpus": {
+            "0000:3b:00.0": {"vgpus": ONE, "identity": {"uuid": UUID}},
+            "0000:5e:00.0": {"vgpus": ONE, "identity": {"uuid": None}},
+            "0000:65:00.0": {"vgpus": [], "identity": None},
+            "mtty": {"vgpus": ONE},
+        },
+    }
+)
 
 
 def test_what_nobody_wishes_any_more_goes_first() -> None:
