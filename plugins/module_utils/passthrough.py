@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.pci import Device, is_vfio
 
-_VGPU = "vGPU "  # how a vGPU begins in what NVML tells of users
+_PARTS = ("vGPU ", "virtual function ")  # how users that are parts of the device begin
 _UNTOUCHED = "nothing was changed"
 _MOST_NAMES = 6  # of what is in the way, in one line
 
@@ -93,7 +93,7 @@ def refuse_unfit(devices: Mapping[str, Device], wishes: Sequence[Wish], ground: 
 
 def without_parts(seen: Seen) -> Seen:
     """The device as it is once its MIG instances and vGPUs are gone."""
-    return replace(seen, slices=[], mig=False, busy=[words for words in seen.busy if not words.startswith(_VGPU)])
+    return replace(seen, slices=[], mig=False, busy=[words for words in seen.busy if not words.startswith(_PARTS)])
 
 
 def refuse_busy(seens: Mapping[str, Seen], wishes: Sequence[Wish]) -> None:

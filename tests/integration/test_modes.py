@@ -30,34 +30,13 @@ KERNEL = REPOSITORY / "tests" / "unit" / "kernel"
 TYPES = {"700": {"name": "NVIDIA A100D-10C", "cost": 10}}
 VGPUS = '{"vgpus": [{"type": "A100D-10C", "count": 2}]}'
 ROLLOUT = {"settle": 0, "timeout": 5, "drain": 0}
-# What the driver does when the kernel takes a GPU from it, or gives it back.
-FOLLOW = """\
-import os, sys
-import pynvml
-root = os.environ["KERNEL_TREE"]
-pynvml.nvmlInit()
-for address in sys.argv[1:]:
-    domain, bus, rest = address.split(":")
-    pci = pynvml.nvmlPciInfo_t()
-    pci.domain, pci.bus, pci.device = int(domain, 16), int(bus, 16), int(rest.split(".")[0], 16)
-    link = os.path.join(root, "sys/bus/pci/devices", address, "driver")
-    if os.path.islink(link) and os.readlink(link).endswith("/nvidia"):
-        pynvml.nvmlDeviceDiscoverGpus(pci)
-    else:
-        try:
-            pynvml.nvmlDeviceModifyDrainState(pci, 1)
-            pynvml.nvmlDeviceRemoveGpu(pci)
-        except pynvml.NVMLError_InvalidArgument:
-            pass  # it is gone already
-"""
-BINDINGS = ("nvmlDeviceModifyDrainState", "nvmlDeviceRemoveGpu", "nvmlDeviceDiscoverGpus")
 
 
 class Fleet:
     """The host; ``first`` is the GPU whose mode changes."""
 
-    def __init__(self, site: Site, world: World, tree: t.Any, gpus: list[dict[str, t.Any]]) -> None:
-        self.site, self.world, self.tree = site, world, tree
+    def __init__(self, site: Site, world: World, tree: t.Any, gpus: list[dict[str, t.Any]], own: tuple[str, ...]) -> None:
+        self.site, self.world, self.tree, self.own = site, world, tree, own
         self.first, self.second = gpus
 
     def mode(self, mode: str, *options: str) -> Played:
@@ -68,7 +47,7 @@ class Fleet:
         calls, writes = len(self.calls()), len(self.tree.writes())
         done = self.mode(mode, "-e", "mode_inventory=true", *options)
         assert done.status == 0, done.output
-        return [*self.calls()[calls:], *self.tree.writes()[writes:]]
+        return [*self.calls()[calls:], *(line.rstrip() for line in self.tree.writes()[writes:])]
 
     def everything(self) -> tuple[t.Any, ...]:
         return self.site.files(), self.calls(), self.tree.writes(), sorted(self.world.running()), self.inventory()
@@ -81,7 +60,7 @@ class Fleet:
         known = {self.first["uuid"]: "first", self.second["uuid"]: "second"}
         found = []
         for one in self.site.mutations()[HOST]:
-            if one["call"] not in BINDINGS:
+            if one["call"] not in self.own:
                 gpu = known.get(one["args"].get("gpu"), "")
                 more = [str(one["args"][key]) for key in ("mode", "start") if key in one["args"]]
                 found.append(" ".join([one["call"].removeprefix("nvml"), gpu, *more]).strip())
@@ -104,6 +83,7 @@ def fleet(make_site: MakeSite, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         patch.syspath_prepend(str(REPOSITORY / "tests" / "unit"))
+        from kernel import follow
         from kernel.tree import Tree
 
         site = make_site(host_a="a100-80gb:2")
@@ -117,7 +97,8 @@ def fleet(make_site: MakeSite, tmp_path_factory: pytest.TempPathFactory) -> Iter
             vfs = {"vfs": 12, "vf_device": "20b5", "stride": (4, 1), "vf_group": 100 + 20 * number}
             tree.gpu(gpu["pci"], minor=number, uuid=gpu["uuid"], vgpu=vgpu, **vfs)
         world = stack.enter_context(compose_world(folder, home / "docker.sock"))
-        programs(home, folder, tree.root, [gpu["pci"] for gpu in gpus])
+        programs(home, folder, tree.root)
+        follow.script(home / "programs", *(gpu["pci"] for gpu in gpus))
         site.variables(
             HOST,
             fleet_gpu_layouts=[{"gpu": gpus[0]["uuid"], "mode": "whole"}],
@@ -131,23 +112,20 @@ def fleet(make_site: MakeSite, tmp_path_factory: pytest.TempPathFactory) -> Iter
         )
         site.manifest("llm", gpu={"isolation": "exclusive", "memory": "60 GiB"}, rollout=ROLLOUT)
         site.manifest("ocr", rollout=ROLLOUT)
-        made = Fleet(site, world, tree, gpus)
+        made = Fleet(site, world, tree, gpus, follow.CALLS)
         site.done("deploy")
         yield made
 
 
-def programs(home: Path, folder: Path, root: Path, gpus: list[str]) -> None:
+def programs(home: Path, folder: Path, root: Path) -> None:
     """What the modules of the host call, before all others in their path."""
     place = home / "programs"
     place.mkdir()
-    (place / "follow.py").write_text(FOLLOW, encoding="utf-8")
-    follow = f"{sys.executable} {place / 'follow.py'} {' '.join(gpus)}"
     kernel = f"{sys.executable} -E -S {KERNEL / 'programs.py'}"
     scripts = {
         "docker": f'exec {folder / "docker-bin" / "docker"} "$@"',
         "modprobe": f'exec {kernel} modprobe "$@"',
         "sriov-manage": f'exec {kernel} sriov-manage "$@"',
-        "tee": f'{kernel} tee "$@" || exit $?\ncase "$1" in */unbind | */drivers_probe) {follow} ;; esac',
     }
     for name, line in scripts.items():
         (place / name).write_text(f"#!/bin/sh\n{line}\n", encoding="utf-8")
@@ -205,7 +183,7 @@ def test_from_whole_to_mig_to_passthrough_to_vgpu_to_whole_with_the_fewest_chang
 
     vfs = [f"{pci[:-1]}{number}" for number in (4, 5)]
     assert fleet.done("vgpu", "-e", f'{{"mode_with": {VGPUS}}}') == [
-        f"bus/pci/devices/{pci}/driver_override ",
+        f"bus/pci/devices/{pci}/driver_override",
         f"bus/pci/drivers/vfio-pci/unbind {pci}",
         f"bus/pci/drivers_probe {pci}",
         f"sriov-manage -e {pci}",

@@ -145,6 +145,7 @@ def test_the_facts_of_a_host_have_their_documented_shape(fleet_host: MakeHost, o
             "persistence": gpu["persistence"],
             "compute_mode": "default",
             "ecc": {"current": True, "pending": True},
+            "vgpu": None,
             "drain": None,
         }
     ]

@@ -11,6 +11,8 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy, parse_ports, read_policy
 
+VGPU = {"gpu": 2, "mode": "vgpu", "slices": ["3g.40gb@0"], "vgpus": [{"type": "A100D-3-40C"}], "scheduler": {"policy": "best-effort"}}
+
 
 def policy(**more: t.Any) -> Policy:
     return read_policy("h1", {"fleet_environment": "production", **more})
@@ -38,14 +40,21 @@ def test_everything_can_be_said() -> None:
         fleet_gpu_modes=["shared"],
         fleet_shared_max=2,
         fleet_shared_reserve="2 GiB",
-        fleet_gpu_layouts=[{"gpu": 0, "mode": "mig", "slices": ["1g.10gb@4"]}, {"gpu": "0000:07:00.0", "mode": "whole"}],
+        fleet_gpu_layouts=[{"gpu": 0, "mode": "mig", "slices": ["1g.10gb@4"]}, {"gpu": "0000:07:00.0", "mode": "whole"}, VGPU],
         fleet_cordoned_gpus=[1, "GPU-x"],
         fleet_capacity={"cpus": 8, "memory": "64 GiB"},
         fleet_reserve={"cpus": 0},
         fleet_ports="20000-20001, 80",
     )
-    assert found.fleet_gpu_layouts[0].model_dump() == {"gpu": 0, "mode": "mig", "slices": ["1g.10gb@4"], "sharing": None}
-    assert found.fleet_gpu_layouts[1].model_dump() == {"gpu": "0000:07:00.0", "mode": "whole", "slices": [], "sharing": None}
+    assert found.fleet_gpu_layouts[0].model_dump(exclude_none=True) == {"gpu": 0, "mode": "mig", "slices": ["1g.10gb@4"]}
+    assert found.fleet_gpu_layouts[1].model_dump(exclude_none=True) == {"gpu": "0000:07:00.0", "mode": "whole"}
+    assert found.fleet_gpu_layouts[2].model_dump(exclude_none=True) == {
+        "gpu": 2,
+        "mode": "vgpu",
+        "slices": ["3g.40gb@0"],
+        "vgpus": [{"type": "A100D-3-40C", "count": 1}],
+        "scheduler": {"policy": "best-effort"},
+    }
     assert (found.fleet_shared_reserve, found.fleet_capacity.memory, found.fleet_reserve.cpus) == (2048, 65536, 0)
     assert found.fleet_ports == (80, 20000, 20001)
     assert found.fleet_cordoned_gpus == [1, "GPU-x"]
