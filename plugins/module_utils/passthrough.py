@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.pci import Device, is_vfio
 
-_PARTS = ("vGPU ", "virtual function ")  # how users that are parts of the device begin
+_PARTS = ("vGPU ", "virtual function ", "mdev ")  # how users that are parts of the device begin
 _UNTOUCHED = "nothing was changed"
 _MOST_NAMES = 6  # of what is in the way, in one line
 

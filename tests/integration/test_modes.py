@@ -192,7 +192,7 @@ def test_from_whole_to_mig_to_passthrough_to_vgpu_to_whole_with_the_fewest_chang
     assert fleet.where() == {"ocr-1": "second 1g.10gb"}
 
     assert fleet.done("whole") == [
-        *(f"bus/pci/devices/{name}/nvidia/current_vgpu_type 0" for name in vfs),
+        *(f"bus/pci/devices/{name}/nvidia/current_vgpu_type 0" for name in reversed(vfs)),
         f"sriov-manage -d {pci}",
     ]
     assert fleet.where() == {"llm-1": "first whole", "ocr-1": "second 1g.10gb"}, "both are where they began"

@@ -125,7 +125,7 @@ def test_whole_mig_passthrough_vgpu_whole_with_no_change_too_many(card: Card) ->
         *(f"bus/pci/devices/{name}/nvidia/current_vgpu_type 700" for name in vfs),
     ]
     assert card.become({"mode": "whole"}) == [
-        *(f"bus/pci/devices/{name}/nvidia/current_vgpu_type 0" for name in vfs),
+        *(f"bus/pci/devices/{name}/nvidia/current_vgpu_type 0" for name in reversed(vfs)),
         f"sriov-manage -d {pci}",
     ]
 
