@@ -27,6 +27,8 @@ PRODUCT = ("plugins", "roles", "playbooks", "compose-templates", "ci", "meta", "
 # What stands in for hardware in the tests, by its name and by its switch.
 FOREIGN = re.compile(r"simulat|nvml_sim|simctl", re.IGNORECASE)
 LICENCE = "SPDX-License-Identifier: GPL-3.0-or-later"
+# What is linked into the kernel has its licence, which allows ours as well.
+IN_KERNEL, KERNEL_LICENCE = "tests/lab/kernel", "SPDX-License-Identifier: GPL-2.0-or-later"
 LICENSED = {".py", ".c", ".h", ".sh", ".j2"}
 LONGEST = 500
 # Where a release of this collection is named for a site to include, and how.
@@ -86,8 +88,9 @@ def text_findings(name: pathlib.Path) -> c.Iterator[str]:
         for number, line in enumerate(lines, start=1):
             if FOREIGN.search(line):
                 yield f"{name}:{number}: the product does not know of the simulated fleet: {line.strip()}"
-    if name.suffix in LICENSED and lines and LICENCE not in "\n".join(lines[:8]):
-        yield f"{name}: no line '{LICENCE}' at its head"
+    licence = KERNEL_LICENCE if name.is_relative_to(IN_KERNEL) else LICENCE
+    if name.suffix in LICENSED and lines and licence not in "\n".join(lines[:8]):
+        yield f"{name}: no line '{licence}' at its head"
     if name.suffix == ".py" and (length := written_lines("\n".join(lines))) > LONGEST:
         yield f"{name}: {length} lines without blank ones and a module's documentation; split it (at most {LONGEST})"
 
