@@ -15,21 +15,17 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 import typing as t
-import urllib.request
 from pathlib import Path
 
-from lab import process
-from lab.commands import full_disk, last_line, need, run
+from lab.commands import need, run
 from lab.errors import LabError
-from lab.guest import free_ports
 from lab.image import SUITE
 from lab.packages import APT_SECONDS, Mirror, own_sources
 from lab.places import BUILD
+from lab.server import Server
 
 COMPONENTS = ("main", "contrib", "non-free", "non-free-firmware")
 # What the roles install from Debian, and what Ansible's modules need; apt adds what these need. Of R550, Debian's newest.
@@ -38,8 +34,6 @@ WANTED = ("python3-apt", "dkms", "gcc", "linux-headers-amd64", *DRIVER, "python3
 # What a guest calls it, where that is in QEMU's own network, and the key in the guest.
 NAME, ADDRESS, KEY = "debian.example", ("10.0.2.101", 80), "/etc/apt/keyrings/lab.asc"
 GIB = 2.0
-SECONDS = 30.0
-TRIES = 4
 
 Say = t.Callable[[str], None]
 
@@ -166,59 +160,17 @@ def told(name: str) -> str:
     )
 
 
-class Server:
-    """Serves an archive by HTTP on 127.0.0.1; its process number is in ``home``."""
+class Served(Server):
+    """An archive that guests fetch from."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
-        self._pidfile = home / "archive.pid"
-        self._log = home / "archive.log"
-        # What tells its process from others with its number.
-        self._link = home / "archive"
+    KIND, ASKED, OWN = "archive", "/key.asc", "archive"
 
-    def start(self, archive: Archive) -> int:
-        """Starts it and waits until it answers; returns its port. LabError with its last words when it does not."""
-        self.stop()
-        self.home.mkdir(parents=True, exist_ok=True)
-        self._link.unlink(missing_ok=True)
-        self._link.symlink_to(archive.home)
-        said = ""
-        for _try in range(TRIES):
-            (port,) = free_ports(1)
-            if self._serve(port):
-                return port
-            said = self._log.read_text(encoding="utf-8", errors="replace")
-            if "Address already in use" not in said:
-                break
-        raise LabError(f"the archive did not answer: {full_disk(said) or last_line(said)} (log: {self._log})")
+    def __init__(self, home: Path, archive: Archive | None = None) -> None:
+        super().__init__(home)
+        self._archive = archive
 
-    def _serve(self, port: int) -> bool:
-        argv = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(self._link), str(port)]
-        with self._log.open("w", encoding="utf-8") as file:
-            started = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
-        answers = False
-        try:
-            self._pidfile.write_text(f"{started.pid}\n", encoding="utf-8")
-            answers = _answers(port, started)
-        finally:
-            if not answers:
-                with contextlib.suppress(ProcessLookupError):
-                    started.kill()
-                started.wait()
-        started.returncode = 0  # it outlives this process, and nobody waits for it
-        return answers
-
-    def stop(self) -> None:
-        """Ends it; nothing happens when it does not run."""
-        process.kill(self._pidfile, self._link)
-
-
-def _answers(port: int, started: subprocess.Popen[bytes]) -> bool:
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline and started.poll() is None:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/key.asc", timeout=2):
-                return started.poll() is None
-        except OSError:
-            time.sleep(0.2)
-    return False
+    def _argv(self, port: int) -> list[str]:
+        self.own.unlink(missing_ok=True)
+        if self._archive:
+            self.own.symlink_to(self._archive.home)
+        return [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", str(self.own), str(port)]

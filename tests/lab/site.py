@@ -88,7 +88,7 @@ class Site:
             port = self._services_up(prepared.ocr) if "site" in self.lab and prepared.ocr else None
             calls: tuple[Call, ...] = ()
             if prepared.bare:
-                calls = ((*archive.ADDRESS, archive.Server(self.home).start(prepared.bare.archive)),)
+                calls = ((*archive.ADDRESS, archive.Served(self.home, prepared.bare.archive).start()),)
             self._guests_up(prepared.image, port, calls, say)
             for guest in self.guests():
                 if prepared.bare:
@@ -214,7 +214,7 @@ class Site:
         """Ends every guest and the registry; what they wrote stays for a look."""
         failures = []
         ends: list[t.Callable[[], None]] = [partial(Guest.end, home) for home in sorted((self.home / "guests").glob("*/"))]
-        for end in (*ends, Registry(self.home).stop, archive.Server(self.home).stop):
+        for end in (*ends, Registry(self.home).stop, archive.Served(self.home).stop):
             try:
                 end()
             except LabError as error:  # the others are to end all the same

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from lab_world import machine_programs, processes, program, until
 
-from lab import commands, guest, image, packages, process, registry, turn
+from lab import commands, guest, image, packages, process, registry, server, turn
 from lab.errors import LabError
 from lab.guest import Guest, Hardware
 from lab.packages import Mirror
@@ -41,7 +41,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[Path
     monkeypatch.setenv("LAB_UNIT_TEST", str(tmp_path))
     monkeypatch.delenv("LAB_MIRROR", raising=False)
     monkeypatch.delenv(process.MARK, raising=False)
-    for module in (packages, guest, registry, image):
+    for module in (packages, guest, server, image):
         monkeypatch.setattr(module, "PATHS", path)
     for module in (packages, guest, turn):
         monkeypatch.setattr(module, "BUILD", tmp_path / "build")
@@ -366,14 +366,14 @@ def test_a_registry_that_says_nothing_is_ended(
     tmp_path: Path, programs: Path, kept: registry.Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(programs, "docker-registry", "exec sleep 600")
-    monkeypatch.setattr(registry, "SECONDS", 0.5)
+    monkeypatch.setattr(server, "SECONDS", 0.5)
 
     assert refusal(kept.start).startswith("the registry did not answer: no reason given")
     assert processes("LAB_UNIT_TEST", tmp_path) == {}
 
 
 def test_a_missing_registry_is_named(kept: registry.Registry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "PATHS", "/nowhere")
+    monkeypatch.setattr(server, "PATHS", "/nowhere")
 
     assert refusal(kept.start) == "the registry cannot be started: there is no docker-registry here"
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import typing as t
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,20 @@ def test_a_guest_is_told_of_the_archive_and_of_nothing_else() -> None:
     assert "rm -f /etc/apt/sources.list /etc/apt/sources.list.d/*" in said
     assert "'Components: main'" in said
     assert "non-free" not in said
+
+
+def test_an_archive_is_served_until_it_is_stopped(image: Path, tmp_path: Path) -> None:
+    found = made(image)
+    served = archive.Served(tmp_path / "site", found)
+
+    port = served.start()
+
+    address = f"http://127.0.0.1:{port}/key.asc"
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        assert answer.read() == found.key.read_bytes()
+    archive.Served(tmp_path / "site").stop()  # another process stops it, and knows its home only
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(address, timeout=10)
 
 
 # --- builds -----------------------------------------------------------------------------------------------------------
