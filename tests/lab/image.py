@@ -31,7 +31,7 @@ BASE = (
 )  # fmt: skip
 PACKAGES = (
     *BASE, "curl", "docker.io", "docker-cli", "docker-compose",
-    "mdevctl", "driverctl", "pciutils", "python3-venv", "python3-yaml", "haproxy",
+    "mdevctl", "driverctl", "pciutils", "python3-apt", "python3-venv", "python3-yaml", "haproxy",
 )  # fmt: skip
 # Installing a package enables its service, and it is the role of a gateway that decides whether it runs.
 DISABLED = ("haproxy.service",)
