@@ -12,6 +12,7 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.parents import FIELD as PARENT
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, parents, views
 
 # What ansible-core says of a module that broke before it could say why; the last line of its standard error has the reason.
@@ -90,7 +91,7 @@ def _link(hosts: dict[str, dict[str, t.Any]], hostvars: t.Mapping[str, t.Mapping
     links = {name: link for name, host in hosts.items() if (link := parents.parent_of(name, door.plain(host["policy"]))) is not None}
     if any(parents.gives_away(host["facts"]) for host in hosts.values()):  # then its guests matter, whoever was asked for
         for name in set(hostvars) - set(hosts):
-            link = parents.parent_of(name, {parents.FIELD: door.plain(hostvars[name].get(parents.FIELD))})
+            link = parents.parent_of(name, {PARENT: door.plain(hostvars[name].get(PARENT))})
             if link is not None and link["host"] in hosts:
                 links[name] = link
     if not links:

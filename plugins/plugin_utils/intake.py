@@ -308,7 +308,7 @@ def _pinned(gpu: Gpu, layout: Layout, file: str, field: str) -> Gpu:
 
     if (refused := _misfit(layout)) is not None:
         raise wrong(*refused)
-    if layout.mode in ("passthrough", "vgpu") or gpu.blocked is not None:
+    if layout.mode == "passthrough" or layout.mode == "vgpu" or gpu.blocked is not None:
         return gpu  # whether the board can have these slices, the host says
     if layout.mode != "mig":
         return replace(gpu, pin=Pin(layout.mode, sharing=layout.sharing or TIME_SLICE))

@@ -115,14 +115,16 @@ def rewritten(path: str, text: str, before: Sequence[Data], after: Sequence[Data
         tree, data = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
     except yaml.YAMLError:
         raise FleetError("this is no YAML that can be changed", file=path, hint=hint) from None
-    if data is not None and not isinstance(data, dict):
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
         raise FleetError("expected variables", file=path, hint=hint)
     values = [value for key, value in tree.value if key.value == FIELD] if tree is not None else []
     if not values:
         if before:
             raise FleetError(f"{FIELD} of this host is not written here", file=path, hint=hint)
         end = "" if not text or text.endswith("\n") else "\n"
-        return _proven(path, f"{text}{end}{FIELD}:\n" + "".join(f"  - {flow(one)}\n" for one in after), data or {}, after, hint)
+        return _proven(path, f"{text}{end}{FIELD}:\n" + "".join(f"  - {flow(one)}\n" for one in after), data, after, hint)
     node = values[-1]
     if not isinstance(node, yaml.SequenceNode):
         raise FleetError("this cannot be changed to the letter", file=path, hint=hint)
@@ -138,7 +140,8 @@ def rewritten(path: str, text: str, before: Sequence[Data], after: Sequence[Data
             text = text[:begin] + flow(after[number]) + text[end_:]
     added = [flow(one) for one in after[len(items) :]]
     if added:
-        again = next(value for key, value in yaml.compose(text, Loader=yaml.SafeLoader).value if key.value == FIELD)
+        rewritten_so_far = yaml.compose(text, Loader=yaml.SafeLoader)
+        again = next(value for key, value in (rewritten_so_far.value if rewritten_so_far else ()) if key.value == FIELD)
         last = _end(again.value[-1])
         indent = " " * _dash(text, again.value[-1].start_mark.index)
         more = "".join(f", {one}" if again.flow_style else f"\n{indent}- {one}" for one in added)
