@@ -151,7 +151,7 @@ def ground(_site: Site, guest: Guest) -> Iterator[str]:
                 f"  {one.address} {one.ids}: {one.driver or 'no driver'}, group {one.group}, reset by {' '.join(one.resets) or 'nothing'}",
                 flush=True,
             )
-    shared = next(members for members in groups.values() if here.old_network in members)
+    shared = [one for members in groups.values() if here.old_network in members for one in members]
     if here.old_edu not in shared:
         yield f"the devices behind the bridge are in groups of their own: {groups}"
     for alone in (here.edu, here.nvme, here.igb):

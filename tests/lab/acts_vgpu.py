@@ -169,6 +169,11 @@ def kinds(guest: Guest, card: str) -> list[str]:
     return sorted(current for current, _listed in files(guest, card).values() if current != "0")
 
 
+def given(guest: Guest, card: str) -> str:
+    """The first function that has a type."""
+    return next(address for address, (current, _listed) in files(guest, card).items() if current != "0")
+
+
 def loaded(guest: Guest, card: str, first: int) -> None:
     """The lab's module with numbers of types from ``first``, functions on."""
     guest.ssh(
@@ -189,9 +194,10 @@ def vendor(site: Site, guest: Guest) -> Iterator[str]:
     card = cards(guest).igb
     loaded(guest, card, 500)
     before = files(guest, card)
-    print(f"  {len(before)} functions, each lists {'; '.join(next(iter(before.values()))[1])}", flush=True)
+    by_hand, (_current, offered) = sorted(before.items())[0]
+    print(f"  {len(before)} functions, each lists {'; '.join(offered)}", flush=True)
     # By hand, as the kernel has it: one size at a time.
-    guest.ssh(f"echo 502 > /sys/bus/pci/devices/{next(iter(before))}/nvidia/current_vgpu_type", "making one by hand")
+    guest.ssh(f"echo 502 > /sys/bus/pci/devices/{by_hand}/nvidia/current_vgpu_type", "making one by hand")
     shown = {tuple(listed) for current, listed in files(guest, card).values() if current == "0"}
     print(f"    with one made by hand, a free function lists {shown}", flush=True)
     if shown != {("502 : NVIDIA A100D-20C",)}:
@@ -211,7 +217,7 @@ def vendor(site: Site, guest: Guest) -> Iterator[str]:
     yield from passed("by another driver, which numbers otherwise", call(site, "vgpu", vgpus(card, "A100D-40C", 2)), changed=True)
     if kinds(guest, card) != ["903"] * 2:
         yield f"functions have types {kinds(guest, card)}"
-    there = next(address for address, (current, _listed) in files(guest, card).items() if current != "0")
+    there = given(guest, card)
     answer = call(site, "passthrough", wish("vfio", there))
     yield from refused("its function to vfio-pci", answer, "a virtual function of NVIDIA's own framework")
     yield from passed("take all away, functions too", call(site, "vgpu", nothing(card)), changed=True)
@@ -224,7 +230,7 @@ def nothing(card: str) -> dict[str, t.Any]:
 
 def _in_use(site: Site, guest: Guest, card: str) -> Iterator[str]:
     """A process has a function open: the kernel refuses every write, and the module before it."""
-    there = next(address for address, (current, _listed) in files(guest, card).items() if current != "0")
+    there = given(guest, card)
     pid = opener(guest, there)
     word = guest.ssh(f"echo 0 | tee /sys/bus/pci/devices/{there}/nvidia/current_vgpu_type 2>&1 || true", "writing by hand")
     print(f"    the kernel's own word for a write: {' '.join(word.split())}", flush=True)
