@@ -17,6 +17,7 @@ import time
 import typing as t
 from collections.abc import Iterator
 
+from lab.acts import told
 from lab.archive import DRIVER
 from lab.errors import LabError
 from lab.guest import Guest
@@ -277,12 +278,7 @@ def tell_acts(site: Site, names: t.Iterable[str]) -> Iterator[str]:
     """Acts, one after the other; each goes on where the one before it ended."""
     (guest,) = site.guests()
     for name in names:
-        began, found = time.monotonic(), 0
-        for problem in ACTS[name](site, guest):
-            found += 1
-            print(f"  {name}: {problem}", flush=True)
-            yield problem
-        print(f"act {name}: {found} problems, {time.monotonic() - began:.0f} s", flush=True)
+        yield from told(name, ACTS[name](site, guest))
 
 
 def bare(site: Site) -> Iterator[str]:

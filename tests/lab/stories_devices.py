@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import time
 import typing as t
 from collections.abc import Iterator
 
 from lab import acts_boot, acts_passthrough, acts_vgpu
+from lab.acts import told
 from lab.guest import Guest
 from lab.site import Site
 
@@ -21,12 +21,7 @@ def tell_acts(site: Site, names: t.Iterable[str]) -> Iterator[str]:
     """Acts, one after the other; each leaves the devices as it found them, and none needs another."""
     (guest,) = site.guests()
     for name in names:
-        began, found = time.monotonic(), 0
-        for problem in ACTS[name](site, guest):
-            found += 1
-            print(f"  {name}: {problem}", flush=True)
-            yield problem
-        print(f"act {name}: {found} problems, {time.monotonic() - began:.0f} s", flush=True)
+        yield from told(name, ACTS[name](site, guest))
 
 
 def devices(site: Site) -> Iterator[str]:

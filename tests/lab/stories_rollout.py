@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from lab import asking
+from lab.acts import told
 from lab.breaking import MEDDLE, REMAKE
 from lab.errors import LabError
 from lab.guest import Guest
@@ -462,16 +463,15 @@ def tell_acts(site: Site, names: t.Iterable[str]) -> Iterator[str]:
     (guest,) = site.guests()
     world = World(site, guest, set(asking.look(guest).slices))
     for name in names:
-        began = time.monotonic()
-        if name == "stop-first" and world.tag != "lab":  # what it brings answers as version 2, from the same slice
-            world.want(site.image("lab"))
-            must_play(site, "deploy", *ONLY)
-        found = 0
-        for problem in ACTS[name](world):
-            found += 1
-            print(f"  {name}: {problem}", flush=True)
-            yield problem
-        print(f"act {name}: {found} problems, {time.monotonic() - began:.0f} s", flush=True)
+        yield from told(name, _act(world, name))
+
+
+def _act(world: World, name: str) -> Iterator[str]:
+    """One of them, from a version that it can tell from its own."""
+    if name == "stop-first" and world.tag != "lab":  # what it brings answers as version 2, from the same slice
+        world.want(world.site.image("lab"))
+        must_play(world.site, "deploy", *ONLY)
+    yield from ACTS[name](world)
 
 
 def rollout(site: Site) -> Iterator[str]:

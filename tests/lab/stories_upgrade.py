@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import json
 import re
-import time
 import typing as t
 from collections.abc import Iterator
 from pathlib import Path
 
 from lab import asking
+from lab.acts import told
 from lab.load import Account, Load
 from lab.places import LOGS
 from lab.plays import Play
@@ -140,12 +140,7 @@ ACTS: dict[str, Act] = {act.__name__: act for act in (begin, roll, again)}
 def tell_acts(site: Site, names: t.Iterable[str]) -> Iterator[str]:
     """Acts, one after the other; each goes on where the one before it ended."""
     for name in names:
-        began, found = time.monotonic(), 0
-        for problem in ACTS[name](site):
-            found += 1
-            print(f"  {name}: {problem}", flush=True)
-            yield problem
-        print(f"act {name}: {found} problems, {time.monotonic() - began:.0f} s", flush=True)
+        yield from told(name, ACTS[name](site))
 
 
 def upgrade(site: Site) -> Iterator[str]:
