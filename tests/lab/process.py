@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import time
@@ -114,16 +115,22 @@ def kill(pidfile: Path, marks: Path) -> None:
     if pid is None:
         return
     try:
-        os.kill(pid, signal.SIGKILL)
+        handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return
+    try:
+        if running(pidfile, marks) != pid:
+            return  # it ended before the handle was taken, which may be somebody else's
+        signal.pidfd_send_signal(handle, signal.SIGKILL)
+        # The handle tells when its files and sockets are closed; its command line is empty before that.
+        if not select.select([handle], [], [], SECONDS)[0]:
+            raise LabError(f"process {pid} ({pidfile}) does not end")
     except PermissionError as error:
         raise LabError(f"process {pid} ({pidfile}) belongs to another user: end it as that user or as root") from error
-    deadline = time.monotonic() + SECONDS
-    while running(pidfile, marks) is not None:
-        if time.monotonic() > deadline:
-            raise LabError(f"process {pid} ({pidfile}) does not end")
-        time.sleep(0.05)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(handle)
 
 
 # --- by mark ----------------------------------------------------------------------------------------------------------
