@@ -22,6 +22,8 @@ SCHEMA = 1
 OWN = "the host's own sources"
 # What a host's roles install, and how the settings that name a mirror begin.
 _PARTS = {"driver": "nvidia_driver", "engine": "docker_host", "toolkit": "container_toolkit"}
+# Licensed files that a host's own settings name, which no role looks up.
+_NAMED = ("vgpu_host_package", "vgpu_guest_package")
 _ADDRESS = re.compile(r"^(?:URIs: |baseurl=)(\S+)", re.MULTILINE)
 
 
@@ -58,7 +60,8 @@ class Bundle:
 def bundle(manifests: Iterable[Data], hosts: Mapping[str, Data]) -> Bundle:
     """``hosts``: name -> {driver, engine, toolkit, system}, what the three roles would install there.
 
-    They are the roles' plans as their doors give them, {} where a role installs nothing. ``problem``: why not all of it is known. A host
+    They are the roles' plans as their doors give them, {} where a role installs nothing. ``named``: setting -> {url, checksum} of licensed
+    files that the site gives the host. ``problem``: why not all of it is known. A host
     that was not asked is {}.
     """
     services = list(manifests)
@@ -110,7 +113,7 @@ def _from(plan: Data) -> str:
 
 
 def _downloads(hosts: Mapping[str, Data]) -> list[dict[str, t.Any]]:
-    """Keys that sign packages, and NVIDIA's installer."""
+    """Keys that sign packages, NVIDIA's installer, and the licensed drivers of vGPUs."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for name, host in hosts.items():
         for what, role in _PARTS.items():
@@ -120,6 +123,11 @@ def _downloads(hosts: Mapping[str, Data]) -> list[dict[str, t.Any]]:
                 found.setdefault((key["url"], key.get("checksum") or "", f"{role}_key"), []).append(name)
             if runfile:
                 found.setdefault((runfile["url"], runfile["checksum"], f"{role}_runfile"), []).append(name)
+        named = host.get("named") or {}
+        for setting in _NAMED:
+            given = named.get(setting) or {}
+            if given.get("url"):
+                found.setdefault((given["url"], given.get("checksum") or "", setting), []).append(name)
     return [
         {"url": url, "checksum": checksum or None, "setting": setting, "hosts": names}
         for (url, checksum, setting), names in sorted(found.items())

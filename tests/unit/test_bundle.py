@@ -103,6 +103,15 @@ def test_keys_and_installers_are_downloads_with_checksum_and_setting(manifests: 
     assert sorted(by_setting) == ["container_toolkit_key", "nvidia_driver_runfile"]
 
 
+def test_licensed_drivers_of_vgpus_are_downloads_where_a_host_names_one(manifests: Path) -> None:
+    package = {"url": "https://mirror.example.com/vgpu-kvm.run", "checksum": "sha256:" + "e" * 64}
+    named = {"vgpu_host_package": package, "vgpu_guest_package": {"url": "", "checksum": ""}}
+    found = listed(manifests, {"kvm-01": {**host(), "named": named}, "kvm-02": {**host(), "named": named}})["bundle"]["downloads"]
+    assert [each for each in found if each["setting"] not in ("container_toolkit_key", "nvidia_driver_key")] == [
+        {**package, "setting": "vgpu_host_package", "hosts": ["kvm-01", "kvm-02"]}
+    ]
+
+
 def test_a_mirror_that_is_set_is_where_the_packages_come_from(manifests: Path) -> None:
     own = host(source="mirror", mirror="https://mirror.example.com/toolkit")
     (part,) = [each for each in listed(manifests, {"gpu-01": own})["bundle"]["packages"] if each["what"] == "toolkit"]
