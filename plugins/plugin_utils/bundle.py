@@ -22,8 +22,6 @@ SCHEMA = 1
 OWN = "the host's own sources"
 # What a host's roles install, and how the settings that name a mirror begin.
 _PARTS = {"driver": "nvidia_driver", "engine": "docker_host", "toolkit": "container_toolkit"}
-# Licensed files that a host's own settings name, which no role looks up.
-_NAMED = ("vgpu_host_package", "vgpu_guest_package")
 _ADDRESS = re.compile(r"^(?:URIs: |baseurl=)(\S+)", re.MULTILINE)
 
 
@@ -61,8 +59,8 @@ def bundle(manifests: Iterable[Data], hosts: Mapping[str, Data]) -> Bundle:
     """``hosts``: name -> {driver, engine, toolkit, system}, what the three roles would install there.
 
     They are the roles' plans as their doors give them, {} where a role installs nothing. ``named``: setting -> {url, checksum} of licensed
-    files that the site gives the host. ``problem``: why not all of it is known. A host
-    that was not asked is {}.
+    files that the site gives the host, with an empty address where it gives none. ``problem``: why not all of it is known. A host that was
+    not asked is {}.
     """
     services = list(manifests)
     images: dict[str, list[str]] = {}
@@ -123,11 +121,9 @@ def _downloads(hosts: Mapping[str, Data]) -> list[dict[str, t.Any]]:
                 found.setdefault((key["url"], key.get("checksum") or "", f"{role}_key"), []).append(name)
             if runfile:
                 found.setdefault((runfile["url"], runfile["checksum"], f"{role}_runfile"), []).append(name)
-        named = host.get("named") or {}
-        for setting in _NAMED:
-            given = named.get(setting) or {}
-            if given.get("url"):
-                found.setdefault((given["url"], given.get("checksum") or "", setting), []).append(name)
+        for setting, given in (host.get("named") or {}).items():
+            if given["url"]:
+                found.setdefault((given["url"], given["checksum"], setting), []).append(name)
     return [
         {"url": url, "checksum": checksum or None, "setting": setting, "hosts": names}
         for (url, checksum, setting), names in sorted(found.items())

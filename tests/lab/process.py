@@ -114,23 +114,19 @@ def kill(pidfile: Path, marks: Path) -> None:
     pid = running(pidfile, marks)
     if pid is None:
         return
-    try:
+    with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        if running(pidfile, marks) != pid:
-            return  # it ended before the handle was taken, which may be somebody else's
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-        # The handle tells when its files and sockets are closed; its command line is empty before that.
-        if not select.select([handle], [], [], SECONDS)[0]:
-            raise LabError(f"process {pid} ({pidfile}) does not end")
-    except PermissionError as error:
-        raise LabError(f"process {pid} ({pidfile}) belongs to another user: end it as that user or as root") from error
-    except ProcessLookupError:
-        return
-    finally:
-        os.close(handle)
+        try:
+            if running(pidfile, marks) != pid:
+                return  # it ended before the handle was taken, which may be somebody else's
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            # The handle tells when its files and sockets are closed; its command line is empty before that.
+            if not select.select([handle], [], [], SECONDS)[0]:
+                raise LabError(f"process {pid} ({pidfile}) does not end")
+        except PermissionError as error:
+            raise LabError(f"process {pid} ({pidfile}) belongs to another user: end it as that user or as root") from error
+        finally:
+            os.close(handle)
 
 
 # --- by mark ----------------------------------------------------------------------------------------------------------
