@@ -1,0 +1,174 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A linear or integer program and its solution by HiGHS: the one place that imports numpy's user ``highspy``.
+
+A program is given as arrays, solved on one thread with a fixed seed and limits of work instead of time, so that equal programs have
+equal solutions on any machine. Without ``highspy`` (no wheel for a controller) ``available`` is False and whoever asks has another way.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass, field
+
+if t.TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+try:
+    import highspy
+    import numpy
+except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
+    highspy = None  # type: ignore[assignment] # what is not there is None
+
+INFINITE = float("inf")
+
+
+def available() -> bool:
+    """Can programs be solved here?"""
+    return highspy is not None
+
+
+def version() -> str | None:
+    """``HiGHS 1.15.1``; None without it. A plan names it: another version may break ties in another way."""
+    return None if highspy is None else f"HiGHS {highspy.Highs().version()}"
+
+
+class SolverError(Exception):
+    """HiGHS ended without an answer that can be used; the text says how. A fault of the program that was given, never of a person."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far an integer program is worked on. ``gap``: relative; ``nodes`` of branch and bound; ``iterations`` of the simplex method."""
+
+    gap: float = 0.0
+    nodes: int = 2_000
+    iterations: int = 5_000_000
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """``values`` of the columns, their ``objective``, and the ``bound`` that no solution is below (the program is a minimum).
+
+    ``duals`` of the rows and ``reduced`` costs of the columns for a linear program, else empty. ``proven``: within the gap asked for.
+    """
+
+    values: Floats
+    objective: float
+    bound: float
+    duals: Floats
+    reduced: Floats
+    proven: bool
+
+
+@dataclass
+class Program:
+    """Minimise ``cost`` over columns with bounds, some of them whole numbers, under rows with bounds.
+
+    Columns and rows are numbered from 0 in the order in which they are added; entries (row, column, value) of one place add up.
+    """
+
+    _cost: list[Floats] = field(default_factory=list)
+    _lower: list[Floats] = field(default_factory=list)
+    _upper: list[Floats] = field(default_factory=list)
+    _whole: list[Floats] = field(default_factory=list)
+    _row_lower: list[Floats] = field(default_factory=list)
+    _row_upper: list[Floats] = field(default_factory=list)
+    _entries: list[tuple[Ints, Ints, Floats]] = field(default_factory=list)
+    columns: int = 0
+    rows: int = 0
+
+    def add_columns(self, count: int, cost: t.Any = 0.0, lower: t.Any = 0.0, upper: t.Any = INFINITE, whole: t.Any = False) -> Ints:
+        """``count`` more columns; each argument is one number for all or one for each. Returns their numbers."""
+        for store, given in ((self._cost, cost), (self._lower, lower), (self._upper, upper), (self._whole, whole)):
+            store.append(numpy.broadcast_to(numpy.asarray(given, dtype=float), (count,)))
+        self.columns += count
+        return numpy.arange(self.columns - count, self.columns)
+
+    def add_rows(self, count: int, lower: t.Any = -INFINITE, upper: t.Any = INFINITE) -> Ints:
+        """``count`` more rows with bounds, as above. Returns their numbers."""
+        for store, given in ((self._row_lower, lower), (self._row_upper, upper)):
+            store.append(numpy.broadcast_to(numpy.asarray(given, dtype=float), (count,)))
+        self.rows += count
+        return numpy.arange(self.rows - count, self.rows)
+
+    def add_entries(self, rows: t.Any, columns: t.Any, values: t.Any = 1.0) -> None:
+        """``values`` where ``rows`` and ``columns`` meet; the three are broadcast against each other."""
+        parts = numpy.broadcast_arrays(numpy.asarray(rows, dtype=numpy.int64), numpy.asarray(columns, dtype=numpy.int64), values)
+        row, column, value = (part.ravel() for part in parts)
+        self._entries.append((row, column, value.astype(float)))
+
+    def solve(self, limits: Limits | None = None, *, relaxed: bool = False) -> Outcome:
+        """The best solution within ``limits``; ``relaxed``: as a linear program, whole numbers or not.
+
+        :raises SolverError: there is none, or it was not found within the limits.
+        """
+        if highspy is None:
+            raise SolverError("highspy is not installed")
+        limits = limits or Limits()
+        solver = highspy.Highs()
+        whole = _joined(self._whole) > 0
+        mixed = bool(whole.any()) and not relaxed
+        options = {
+            "output_flag": False,
+            "threads": 1,
+            "parallel": "off",
+            "random_seed": 0,
+            "mip_rel_gap": limits.gap,
+            "mip_abs_gap": 1e-6,
+            "mip_max_nodes": limits.nodes,
+            "simplex_iteration_limit": limits.iterations,
+        }
+        for name, value in options.items():
+            if solver.setOptionValue(name, value) != highspy.HighsStatus.kOk:
+                raise SolverError(f"HiGHS does not know the option {name}")
+        if solver.passModel(self._model(whole if mixed else None)) == highspy.HighsStatus.kError:
+            raise SolverError("HiGHS refused the program")
+        solver.run()
+        status, info = solver.getModelStatus(), solver.getInfo()
+        ended = status in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty)
+        cut_short = status in (highspy.HighsModelStatus.kSolutionLimit, highspy.HighsModelStatus.kIterationLimit)
+        if not ended and not (mixed and cut_short and info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible):
+            raise SolverError(f"HiGHS ended with '{solver.modelStatusToString(status)}'")
+        found = solver.getSolution()
+        objective = float(info.objective_function_value)
+        return Outcome(
+            values=numpy.asarray(found.col_value, dtype=float),
+            objective=objective,
+            bound=float(info.mip_dual_bound) if mixed else objective,
+            duals=numpy.asarray([] if mixed else found.row_dual, dtype=float),
+            reduced=numpy.asarray([] if mixed else found.col_dual, dtype=float),
+            proven=ended,
+        )
+
+    def _model(self, whole: t.Any) -> t.Any:
+        model = highspy.HighsLp()
+        model.num_col_, model.num_row_ = self.columns, self.rows
+        model.col_cost_, model.col_lower_, model.col_upper_ = (_joined(part) for part in (self._cost, self._lower, self._upper))
+        model.row_lower_, model.row_upper_ = _joined(self._row_lower), _joined(self._row_upper)
+        if whole is not None:
+            kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
+            model.integrality_ = [kinds[one] for one in whole.astype(int).tolist()]
+        start, index, value = self._columnwise()
+        model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        model.a_matrix_.start_, model.a_matrix_.index_, model.a_matrix_.value_ = start, index, value
+        return model
+
+    def _columnwise(self) -> tuple[Ints, Ints, Floats]:
+        """(start, index, value) as HiGHS wants the matrix; entries of one place added up."""
+        if not self._entries:
+            return numpy.zeros(self.columns + 1, dtype=numpy.int64), numpy.zeros(0, dtype=numpy.int64), numpy.zeros(0)
+        row, column, value = (numpy.concatenate(parts) for parts in zip(*self._entries, strict=True))
+        place, which = numpy.unique(column * max(1, self.rows) + row, return_inverse=True)
+        total = numpy.bincount(which, weights=value, minlength=len(place))
+        start = numpy.searchsorted(place // max(1, self.rows), numpy.arange(self.columns + 1))
+        return start, place % max(1, self.rows), total
+
+
+def _joined(parts: list[Floats]) -> Floats:
+    return numpy.concatenate(parts) if parts else numpy.zeros(0)
