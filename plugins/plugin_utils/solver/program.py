@@ -10,6 +10,7 @@ equal solutions on any machine. Without ``highspy`` (no wheel for a controller) 
 from __future__ import annotations
 
 import typing as t
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 if t.TYPE_CHECKING:
@@ -35,7 +36,7 @@ def available() -> bool:
 
 def version() -> str | None:
     """``HiGHS 1.15.1``; None without it. A plan names it: another version may break ties in another way."""
-    return None if highspy is None else f"HiGHS {highspy.Highs().version()}"
+    return None if highspy is None else f"HiGHS {highspy.Highs().version()}"  # type: ignore[no-untyped-call] # highspy leaves it so
 
 
 class SolverError(Exception):
@@ -103,6 +104,12 @@ class Program:
         row, column, value = (part.ravel() for part in parts)
         self._entries.append((row, column, value.astype(float)))
 
+    def set_cost(self, cost: Mapping[int, float]) -> None:
+        """Another aim for the same columns and rows: these costs, and 0 for every column that is not named."""
+        whole = numpy.zeros(self.columns)
+        whole[list(cost)] = list(cost.values())
+        self._cost = [whole]
+
     def solve(self, limits: Limits | None = None, *, relaxed: bool = False) -> Outcome:
         """The best solution within ``limits``; ``relaxed``: as a linear program, whole numbers or not.
 
@@ -111,10 +118,10 @@ class Program:
         if highspy is None:
             raise SolverError("highspy is not installed")
         limits = limits or Limits()
-        solver = highspy.Highs()
+        solver = highspy.Highs()  # type: ignore[no-untyped-call] # as above
         whole = _joined(self._whole) > 0
         mixed = bool(whole.any()) and not relaxed
-        options = {
+        options: dict[str, bool | float | str] = {
             "output_flag": False,
             "threads": 1,
             "parallel": "off",
@@ -166,8 +173,8 @@ class Program:
         row, column, value = (numpy.concatenate(parts) for parts in zip(*self._entries, strict=True))
         place, which = numpy.unique(column * max(1, self.rows) + row, return_inverse=True)
         total = numpy.bincount(which, weights=value, minlength=len(place))
-        start = numpy.searchsorted(place // max(1, self.rows), numpy.arange(self.columns + 1))
-        return start, place % max(1, self.rows), total
+        start = numpy.searchsorted(place // max(1, self.rows), numpy.arange(self.columns + 1)).astype(numpy.int64)
+        return start, place % max(1, self.rows), total.astype(float)
 
 
 def _joined(parts: list[Floats]) -> Floats:
