@@ -166,12 +166,64 @@ class Bar(t.NamedTuple):
 # (host, board) -> the bar; what is not in it is open.
 Bars = Mapping[tuple[str, str], Bar]
 
+# Away from replicas of the same service, on other hosts first (host) or only on other GPUs (gpu); or as near to them as may be (pack).
+Spread = t.Literal["host", "gpu", "pack"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Where the replicas of a service may be beside others. ``spread`` is a wish, all else a must.
+
+    ``apart``: services that are never on one host with this one, whichever of the two says so. ``together``: a replica is only on a host
+    that has one of these. ``all_or_nothing``: all replicas get a place, or none does.
+    """
+
+    spread: Spread = "host"
+    max_per_host: int | None = None
+    max_per_gpu: int | None = None
+    apart: tuple[str, ...] = ()
+    together: tuple[str, ...] = ()
+    all_or_nothing: bool = False
+
+
+# What a quota counts: MiB of GPU memory, memory slices of MIG boards, whole GPUs.
+Counted = t.Literal["memory", "slices", "gpus"]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """At most ``most`` of what is counted; with ``board`` only on boards whose catalogue id has that word in it."""
+
+    counted: Counted
+    most: int
+    board: str = ""
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What a team may have. ``borrow``: also what teams of its workspace that ``lend`` have not used."""
+
+    team: str
+    limits: tuple[Limit, ...] = ()
+    workspace: str | None = None
+    borrow: bool = False
+    lend: bool = False
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """What the teams of one workspace may have together."""
+
+    name: str
+    limits: tuple[Limit, ...] = ()
+
 
 @dataclass(frozen=True)
 class Need:
     """One service. ``ports``: (name, host port asked for or None). ``memory_mib`` is needed on each GPU or slice.
 
     ``sharing`` counts with isolation ``shared`` only. ``bars``: where the compatibility gate says no.
+    ``team``: whose quota it counts against; a team without a quota has no limit.
     """
 
     service: str
@@ -190,6 +242,8 @@ class Need:
     ports: tuple[tuple[str, int | None], ...] = ()
     adopted: bool = False
     bars: Bars = field(default_factory=dict, hash=False)
+    team: str = ""
+    rules: Rules = Rules()
 
     def wants(self, board: str) -> bool:
         """May this service run on a board of this catalogue id?"""
@@ -227,12 +281,17 @@ class Problem:
     """Everything that a plan is made from. ``previous``: what the last plans say, also of services that are gone.
 
     ``changed``: services whose manifest is not the one that their last plan was made from; their need may have grown.
+    ``moves``: how many others may move to make room for one replica. ``preemption``: a higher priority may take the place of a lower one.
     """
 
     hosts: tuple[Host, ...]
     needs: tuple[Need, ...]
     previous: tuple[Placement, ...] = ()
     changed: frozenset[str] = frozenset()
+    quotas: tuple[Quota, ...] = ()
+    workspaces: tuple[Workspace, ...] = ()
+    moves: int = 0
+    preemption: bool = False
 
 
 @dataclass(frozen=True)
@@ -254,15 +313,31 @@ class Unplaced:
     help: str
 
 
+# Why a replica left a place that was right: to another one, so that ``by`` has room (moved); for a higher priority (preempted);
+# or because the place counted against what another team lent, and that team asks for it (reclaimed).
+Displacement = t.Literal["moved", "preempted", "reclaimed"]
+
+
+@dataclass(frozen=True)
+class Displaced:
+    """A replica that left its place for another replica (``by``, its name). It may have a place elsewhere, or be unplaced."""
+
+    service: str
+    replica: int
+    by: str
+    way: Displacement
+
+
 @dataclass(frozen=True)
 class Solution:
     """``placements`` and ``unplaced`` by service and replica; ``layouts`` by (host, GPU UUID).
 
     ``waiting``: where those of ``unplaced`` are that were on a host that is down or on a drained GPU. They stay in its plan: they run again
-    when the host is back, or serve there until there is another place.
+    when the host is back, or serve there until there is another place. ``displaced``: who left a place that was right, and for whom.
     """
 
     placements: tuple[Placement, ...]
     unplaced: tuple[Unplaced, ...] = ()
     layouts: Mapping[tuple[str, str], GpuLayout] = field(default_factory=dict)
     waiting: tuple[Placement, ...] = ()
+    displaced: tuple[Displaced, ...] = ()
