@@ -13,29 +13,21 @@ from __future__ import annotations
 import typing as t
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, Slices
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MPS, Need
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, TIME_SLICE, Need, Sharing
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Group, Hint, HostClass, Key, Kind, hand_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, SolverError, available
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
-Key = tuple[str, int]
 Waiting = Sequence[tuple[Need, int]]
 
 # A program with more columns than this takes longer than a merge request waits; the plan then says that nothing was proven.
 MOST_COLUMNS = 40_000
 _WORK = Limits(gap=0.0, nodes=200, iterations=400_000)
-
-
-class Hint(t.NamedTuple):
-    """Where a replica would go: on one GPU (a slice of it, or a share), or on several whole ones."""
-
-    host: str
-    gpus: tuple[str, ...]
-    slice: Slice | None = None
 
 
 @dataclass(frozen=True)
@@ -47,28 +39,6 @@ class Together:
     hints: Mapping[Key, Hint]
     most: Mapping[int, int]
     better: bool
-
-
-@dataclass
-class _Group:
-    """GPUs of one host that are alike, for the program as well as for whoever is placed."""
-
-    host: HostState
-    states: list[GpuState]
-    # Columns: how many of the GPUs are cut so, and how many are whole or shared in one way.
-    cuts: list[tuple[int, tuple[tuple[str, int], ...]]] = field(default_factory=list)
-    uses: dict[str, int] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass
-class _Kind:
-    """Replicas that differ in nothing that the program knows."""
-
-    need: Need
-    members: list[tuple[Need, int]]
-    # (column, group, profile or None)
-    columns: list[tuple[int, _Group, str | None]] = field(default_factory=list)
 
 
 def plan_together(fleet: Fleet, waiting: Waiting, reached: Mapping[int, int]) -> Together | None:
@@ -96,56 +66,50 @@ class _Model:
         self.kinds = _kinds(waiting)
         self.opened: list[int] = []
         environments = {kind.need.environment for kind in self.kinds}
-        self.groups = [
-            group
-            for _name, host in sorted(fleet.hosts.items())
-            if not host.host.down and host.host.environment in environments
-            for group in _groups(host)
-        ]
-        # (host, board, MiB) -> the row of its whole GPUs; the first group that is so has the columns of all.
-        self._whole: dict[tuple[str, str, int], int] = {}
-        self._rows_of_gpus()
-        self._kinds_on_groups()
-        self._rows_of_hosts()
+        hosts = [host for _name, host in sorted(fleet.hosts.items()) if not host.host.down and host.host.environment in environments]
+        self.classes = _classes(hosts, self.kinds)
+        self.groups = [group for each in self.classes for group in each.groups]
+        # (class, board, MiB) -> the row of its whole GPUs.
+        self._whole: dict[tuple[int, str, int], int] = {}
+        for number, each in enumerate(self.classes):
+            for group in each.groups:
+                self._rows_of_gpus(number, group)
+            for kind in self.kinds:
+                for group in each.groups:
+                    self._kind_on(kind, group, each)
+            self._rows_of_hosts(each)
         self.levels = self._rows_of_levels()
 
-    def _rows_of_gpus(self) -> None:
-        """Each GPU is cut in one way, or whole, or shared; ``rows``: of each group, what its columns offer."""
-        program = self.program
-        for group in self.groups:
-            state = group.states[0]
-            if program.columns > MOST_COLUMNS:
-                return
-            once = int(program.add_rows(1, upper=len(group.states))[0])
-            group.rows["gpus"] = once
-            if state.refusal("mig") is None and state.cutter is not None:
-                self._cuts(group, once)
-            for way in ("whole", *(f"shared {sharing}" for sharing in ("time-slice", "mps"))):
-                mode, _space, sharing = way.partition(" ")
-                if state.refusal(mode, sharing or "time-slice") is not None:  # type: ignore[arg-type] # of these words
-                    continue
-                (column,) = program.add_columns(1, whole=True, upper=len(group.states)).tolist()
-                program.add_entries(once, column)
-                self._open(state, column)
-                group.uses[way] = column
-                if mode == "whole":
-                    self._offer_whole(group, column)
-                else:
-                    clients = min(state.host.shared_max, state.gpu.mps_clients if sharing == MPS else state.host.shared_max)
-                    for what, each in (
-                        ("memory", state.memory_free),
-                        ("compute", state.compute_free),
-                        ("clients", clients - len(state.tenants)),
-                    ):
-                        group.rows[f"{way} {what}"] = self._offer(column, each)
+    def _rows_of_gpus(self, number: int, group: Group) -> None:
+        """Each GPU is cut in one way, or whole, or shared; ``rows``: what its columns offer."""
+        program, state = self.program, group.states[0]
+        if program.columns > MOST_COLUMNS:
+            return
+        once = int(program.add_rows(1, upper=len(group.states))[0])
+        if state.refusal("mig") is None and state.cutter is not None:
+            self._cuts(group, once)
+        if state.refusal("whole") is None:
+            column = self._use(group, once, "whole")
+            place = (number, state.gpu.board, state.gpu.memory_mib)
+            # A replica on several GPUs may have them of any groups of a host, as long as they are of one board.
+            if place in self._whole:
+                program.add_entries(self._whole[place], column, -1.0)
+            else:
+                self._whole[place] = group.rows["whole"] = self._offer(column, 1)
+        for sharing in _SHARINGS:
+            if state.refusal("shared", sharing) is None:
+                column = self._use(group, once, sharing)
+                most = min(state.host.shared_max, state.gpu.mps_clients) if sharing == MPS else state.host.shared_max
+                offered = {"memory": state.memory_free, "compute": state.compute_free, "clients": most - len(state.tenants)}
+                for what, each in offered.items():
+                    group.rows[f"{sharing} {what}"] = self._offer(column, each)
 
-    def _offer_whole(self, group: _Group, column: int) -> None:
-        """A replica on several GPUs may have them of any groups of its host, as long as they are of one board."""
-        place = _place(group.states[0])
-        if place in self._whole:
-            self.program.add_entries(self._whole[place], column, -1.0)
-        else:
-            self._whole[place] = group.rows["whole"] = self._offer(column, 1)
+    def _use(self, group: Group, once: int, way: str) -> int:
+        (column,) = self.program.add_columns(1, whole=True, upper=len(group.states)).tolist()
+        self.program.add_entries(once, column)
+        self._open(group.states[0], column)
+        group.uses[way] = column
+        return int(column)
 
     def _offer(self, column: int, each: float) -> int:
         """A row: what is taken of it (positive) is at most ``each`` for every GPU of the column."""
@@ -157,7 +121,7 @@ class _Model:
         if state.mode is None:
             self.opened.append(column)
 
-    def _cuts(self, group: _Group, once: int) -> None:
+    def _cuts(self, group: Group, once: int) -> None:
         state = group.states[0]
         names = self._profiles(state)
         if state.cutter is None or not names:
@@ -177,75 +141,61 @@ class _Model:
         """Profiles that somebody who waits may have on this board."""
         found: set[str] = set()
         for kind in self.kinds:
-            if kind.need.isolation == "slice" and state.cutter is not None and state.serves(kind.need):
-                found.update(state.cutter.acceptable(kind.need.memory_mib, kind.need.compute, kind.need.profile))
+            if kind.need.isolation == "slice" and state.serves(kind.need):
+                found.update(self._acceptable(state, kind.need))
         return tuple(sorted(found))
 
-    def _kinds_on_groups(self) -> None:
-        for kind in self.kinds:
-            for group in self.groups:
-                if self.program.columns > MOST_COLUMNS:
-                    return
-                self._kind_on(kind, group)
-
-    def _kind_on(self, kind: _Kind, group: _Group) -> None:
+    def _kind_on(self, kind: Kind, group: Group, hosts: HostClass) -> None:
         need, state = kind.need, group.states[0]
-        if need.environment != group.host.host.environment or not state.serves(need) or group.host.free.shortage(need.resources):
+        if self.program.columns > MOST_COLUMNS or need.environment != state.host.environment or not state.serves(need):
+            return
+        if all(host.free.shortage(need.resources) for host in hosts.hosts):
             return
         if need.isolation == "slice":
-            if state.cutter is None:
-                return
-            for name in state.cutter.acceptable(need.memory_mib, need.compute, need.profile):
+            for name in self._acceptable(state, need):
                 if name in group.rows:
                     self._column(kind, group, name, {group.rows[name]: 1})
         elif need.isolation == "exclusive":
             if "whole" in group.rows and state.gpu.memory_mib >= need.memory_mib:
                 self._column(kind, group, None, {group.rows["whole"]: need.count})
-        else:
-            way = f"shared {need.sharing}"
-            if f"{way} memory" in group.rows and need.memory_mib <= state.memory_free and (need.compute or 0) <= state.compute_free:
-                taken = {"memory": need.memory_mib, "compute": need.compute or 0, "clients": 1}
-                self._column(kind, group, None, {group.rows[f"{way} {what}"]: much for what, much in taken.items()})
+        elif f"{need.sharing} memory" in group.rows and need.memory_mib <= state.memory_free and (need.compute or 0) <= state.compute_free:
+            taken = {"memory": need.memory_mib, "compute": need.compute or 0, "clients": 1}
+            self._column(kind, group, None, {group.rows[f"{need.sharing} {what}"]: much for what, much in taken.items()})
 
-    def _column(self, kind: _Kind, group: _Group, profile: str | None, takes: Mapping[int, float]) -> None:
+    def _acceptable(self, state: GpuState, need: Need) -> tuple[str, ...]:
+        return () if state.cutter is None else state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
+
+    def _column(self, kind: Kind, group: Group, profile: str | None, takes: Mapping[int, float]) -> None:
         (column,) = self.program.add_columns(1, whole=True, upper=len(kind.members)).tolist()
         kind.columns.append((column, group, profile))
         for row, much in takes.items():
             if much:
                 self.program.add_entries(row, column, much)
 
-    def _rows_of_hosts(self) -> None:
-        """CPU, memory, disk and ports of hosts, and how many replicas of one service a host or a GPU may have."""
-        by_host: dict[str, list[tuple[int, _Kind, _Group]]] = defaultdict(list)
-        for kind in self.kinds:
-            for column, group, _profile in kind.columns:
-                by_host[group.host.host.name].append((column, kind, group))
-        for _name, entries in sorted(by_host.items()):
-            host = entries[0][2].host
-            for what in ("cpus", "memory", "shm", "disk"):
-                free = getattr(host.free, what)
-                takes = [(column, getattr(kind.need.resources, what) or 0) for column, kind, _group in entries]
-                if free is not None and any(much for _column, much in takes):
-                    self._at_most(free, takes)
-            ports: dict[int, list[tuple[int, float]]] = defaultdict(list)
-            for column, kind, _group in entries:
-                for _port, number in kind.need.ports:
-                    if number is not None:
-                        ports[number].append((column, 1))
-            for number, takes in sorted(ports.items()):
-                self._at_most(0 if host.port_refusal(number, "") is not None else 1, takes)
-            self._rules_of_host(host, entries)
-
-    def _rules_of_host(self, host: HostState, entries: Iterable[tuple[int, _Kind, _Group]]) -> None:
+    def _rows_of_hosts(self, hosts: HostClass) -> None:
+        """CPU, memory, disk and ports of hosts, and how many replicas of one service a host may have."""
+        groups = set(map(id, hosts.groups))
+        entries = [(column, kind.need) for kind in self.kinds for column, group, _profile in kind.columns if id(group) in groups]
+        for what in ("cpus", "memory", "shm", "disk"):
+            free = [getattr(host.free, what) for host in hosts.hosts]
+            takes = [(column, getattr(need.resources, what) or 0) for column, need in entries]
+            if None not in free and any(much for _column, much in takes):
+                self._at_most(sum(max(0, each) for each in free), takes)
+        ports: dict[int, list[tuple[int, float]]] = defaultdict(list)
         limited: dict[str, list[tuple[int, float]]] = defaultdict(list)
-        most: dict[str, int] = {}
-        for column, kind, _group in entries:
-            limit = kind.need.rules.max_per_host
+        room: dict[str, int] = {}
+        for column, need in entries:
+            for _port, number in need.ports:
+                if number is not None:
+                    ports[number].append((column, 1))
+            limit = need.rules.max_per_host
             if limit is not None:
-                most[kind.need.service] = limit - host.replicas.get(kind.need.service, 0)
-                limited[kind.need.service].append((column, 1))
+                room[need.service] = sum(max(0, limit - host.replicas.get(need.service, 0)) for host in hosts.hosts)
+                limited[need.service].append((column, 1))
+        for number, takes in sorted(ports.items()):
+            self._at_most(sum(host.port_refusal(number, "") is None for host in hosts.hosts), takes)
         for service, takes in sorted(limited.items()):
-            self._at_most(max(0, most[service]), takes)
+            self._at_most(room[service], takes)
 
     def _at_most(self, upper: float, takes: Iterable[tuple[int, float]]) -> None:
         (row,) = self.program.add_rows(1, upper=upper).tolist()
@@ -297,18 +247,13 @@ class _Model:
     def _hints(self, found: Outcome) -> dict[Key, Hint]:
         """The program's counts as places of single replicas."""
         values = [round(value) for value in found.values.tolist()]
-        stock = _Stock(self.groups, values)
         hints: dict[Key, Hint] = {}
-        for kind in self.kinds:
-            left = list(kind.members)
-            for column, group, profile in kind.columns:
-                for _turn in range(values[column]):
-                    hint = stock.take(kind.need, group, profile)
-                    if hint is None or not left:
-                        break
-                    need, replica = left.pop(0)
-                    hints[(need.service, replica)] = hint
+        for each in self.classes:
+            hints.update(hand_out(each, self.kinds, values))
         return hints
+
+
+_SHARINGS: tuple[Sharing, ...] = (TIME_SLICE, MPS)
 
 
 def _whole(value: float) -> int:
@@ -316,9 +261,9 @@ def _whole(value: float) -> int:
     return int(value + 1e-6)
 
 
-def _kinds(waiting: Waiting) -> list[_Kind]:
+def _kinds(waiting: Waiting) -> list[Kind]:
     """Equal needs together. Where a rule or a port by number names services, each service is a kind of its own."""
-    found: dict[t.Any, _Kind] = {}
+    found: dict[t.Any, Kind] = {}
     for need, replica in sorted(waiting, key=lambda each: (-each[0].priority, each[0].service, each[1])):
         rules, asked = need.rules, any(port is not None for _name, port in need.ports)
         own = need.service if asked or rules.max_per_host is not None or rules.max_per_gpu is not None else ""
@@ -327,20 +272,37 @@ def _kinds(waiting: Waiting) -> list[_Kind]:
             need.environment, need.isolation, need.memory_mib, need.priority, need.count, need.profile, need.compute, need.sharing,
             need.models, need.not_models, need.resources, bars, own,
         )  # fmt: skip
-        found.setdefault(key, _Kind(need, [])).members.append((need, replica))
+        found.setdefault(key, Kind(need, [])).members.append((need, replica))
     return list(found.values())
 
 
-def _groups(host: HostState) -> list[_Group]:
-    """GPUs of a host that are alike together, in order of their PCI addresses."""
-    found: dict[t.Any, _Group] = {}
-    for state in host.gpus:
-        gpu = state.gpu
-        key = (
-            gpu.board, gpu.memory_mib, gpu.geometry, gpu.mig, gpu.blocked, gpu.closed, gpu.pin, gpu.outsiders, gpu.instances,
-            gpu.mps_clients, state.mode, state.sharing, state.fixed, state.spare, state.memory_free, state.compute_free, len(state.tenants),
-        )  # fmt: skip
-        found.setdefault(key, _Group(host, [])).states.append(state)
+def _classes(hosts: Sequence[HostState], kinds: Sequence[Kind]) -> list[HostClass]:
+    """Hosts with equal GPUs together."""
+    barred = sorted({place for kind in kinds for place in kind.need.bars})
+    found: dict[t.Any, list[HostState]] = {}
+    for host in hosts:
+        one = host.host
+        policy = (one.environment, one.modes, one.sharing, one.shared_max, one.shared_reserve_mib)
+        # The gate speaks of hosts by name.
+        gate = one.name if any(name == one.name for name, _board in barred) else ""
+        content = tuple(sorted(Counter(map(_likeness, host.gpus)).items(), key=repr))
+        found.setdefault((policy, gate, content), []).append(host)
+    return [HostClass(each, _groups(each)) for each in found.values()]
+
+
+def _likeness(state: GpuState) -> tuple[t.Any, ...]:
+    gpu = state.gpu
+    return (
+        gpu.board, gpu.memory_mib, gpu.geometry, gpu.mig, gpu.blocked, gpu.closed, gpu.pin, gpu.outsiders, gpu.instances, gpu.mps_clients,
+        state.mode, state.sharing, state.fixed, state.spare, state.memory_free, state.compute_free, len(state.tenants),
+    )  # fmt: skip
+
+
+def _groups(hosts: Sequence[HostState]) -> list[Group]:
+    found: dict[t.Any, Group] = {}
+    for host in hosts:
+        for state in host.gpus:
+            found.setdefault(_likeness(state), Group([])).states.append(state)
     return list(found.values())
 
 
@@ -376,77 +338,3 @@ def additions(
         if any(each) and not any(all(a >= b for a, b in zip(other, each, strict=True)) for other in kept):
             kept.append(each)
     return tuple(tuple((name, count) for name, count in zip(names, each, strict=True) if count) for each in kept)
-
-
-def stand(cutter: Cutter, fixed: Slices, spare: Slices, counts: Iterable[tuple[str, int]]) -> Slices | None:
-    """Where slices in these numbers go beside ``fixed``: on those of ``spare`` where they can, then at the lowest starts. None: nowhere."""
-    wanted = [name for name, count in sorted(counts, key=lambda each: -cutter.profiles[each[0]].size) for _each in range(count)]
-
-    def search(have: Slices, left: Sequence[str]) -> Slices | None:
-        if not left:
-            return have
-        starts = sorted(cutter.profiles[left[0]].starts, key=lambda start: (Slice(start, left[0]) not in spare, start))
-        for start in starts:
-            one = Slice(start, left[0])
-            if one not in have and cutter.fits(have, one):
-                found = search((*have, one), left[1:])
-                if found is not None:
-                    return found
-        return None
-
-    found = search(fixed, wanted)
-    return None if found is None else tuple(one for one in found if one not in fixed)
-
-
-class _Stock:
-    """What the program's cuts and uses of GPUs give, until it is taken."""
-
-    def __init__(self, groups: Sequence[_Group], values: Sequence[int]) -> None:
-        # (host, board, MiB) -> whole GPUs; host of a group and way -> GPUs that are shared; (group, profile) -> slices.
-        self._whole: dict[tuple[str, str, int], list[str]] = defaultdict(list)
-        self._shared: dict[tuple[int, str], list[list[t.Any]]] = defaultdict(list)
-        self._slices: dict[tuple[int, str], list[tuple[str, Slice]]] = defaultdict(list)
-        for group in groups:
-            states = list(group.states)
-            for column, counts in group.cuts:
-                for _turn in range(values[column]):
-                    self._cut(group, states.pop(0), counts)
-            for way, column in group.uses.items():
-                for _turn in range(values[column]):
-                    state = states.pop()
-                    if way == "whole":
-                        self._whole[_place(state)].append(state.gpu.uuid)
-                    else:
-                        self._shared[(id(group), way)].append([state.memory_free, state.compute_free, state.gpu.uuid])
-
-    def _cut(self, group: _Group, state: GpuState, counts: Iterable[tuple[str, int]]) -> None:
-        if state.cutter is None:
-            return
-        pool = state.reusable if state.gpu.fixed else stand(state.cutter, state.fixed, state.spare, counts)
-        for one in pool or ():
-            self._slices[(id(group), one.profile)].append((state.gpu.uuid, one))
-
-    def take(self, need: Need, group: _Group, profile: str | None) -> Hint | None:
-        """A place for one more replica of this kind, as far as the program's own counts go."""
-        host = group.host.host.name
-        if profile is not None:
-            slices = self._slices[(id(group), profile)]
-            if not slices:
-                return None
-            uuid, one = slices.pop(0)
-            return Hint(host, (uuid,), one)
-        if MODE_OF[need.isolation] == "whole":
-            whole = self._whole[_place(group.states[0])]
-            if len(whole) < need.count:
-                return None
-            return Hint(host, tuple(sorted(whole.pop() for _each in range(need.count))))
-        for entry in self._shared[(id(group), f"shared {need.sharing}")]:
-            if need.memory_mib <= entry[0] and (need.compute or 0) <= entry[1]:
-                entry[0] -= need.memory_mib
-                entry[1] = round(entry[1] - (need.compute or 0), 6)
-                return Hint(host, (entry[2],))
-        return None
-
-
-def _place(state: GpuState) -> tuple[str, str, int]:
-    return (state.host.name, state.gpu.board, state.gpu.memory_mib)

@@ -1,0 +1,224 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From a program's counts to single replicas: which GPU is cut how, and who goes where, so that the hosts of a class fill evenly.
+
+The program counts the CPU and memory of equal hosts together. Here each replica goes to the host that keeps the most of both.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, Slices
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Resources
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
+
+Key = tuple[str, int]
+
+
+class Hint(t.NamedTuple):
+    """Where a replica would go: on one GPU (a slice of it, or a share), or on several whole ones."""
+
+    host: str
+    gpus: tuple[str, ...]
+    slice: Slice | None = None
+
+
+@dataclass
+class HostClass:
+    """Hosts whose GPUs are alike. What they have of CPU, memory and disk counts together, so that the bound may be a little too high."""
+
+    hosts: list[HostState]
+    groups: list[Group]
+
+
+@dataclass
+class Group:
+    """GPUs of the hosts of a class that are alike, for the program as well as for whoever is placed."""
+
+    states: list[GpuState]
+    # Columns: how many of the GPUs are cut so, and how many are whole or shared in one way.
+    cuts: list[tuple[int, tuple[tuple[str, int], ...]]] = field(default_factory=list)
+    uses: dict[str, int] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class Kind:
+    """Replicas that differ in nothing that the program knows."""
+
+    need: Need
+    members: list[tuple[Need, int]]
+    # (column, group, profile or None)
+    columns: list[tuple[int, Group, str | None]] = field(default_factory=list)
+
+
+def hand_out(hosts: HostClass, kinds: Sequence[Kind], values: Sequence[int]) -> dict[Key, Hint]:
+    """A place for each replica that the program counted on the hosts of a class, as far as single hosts have the room for it.
+
+    ``values``: of the program's columns, by their numbers.
+    """
+    groups = {id(group): group for group in hosts.groups}
+    counted: list[tuple[Kind, Group, str | None, int]] = [
+        (kind, group, profile, values[column])
+        for kind in kinds
+        for column, group, profile in kind.columns
+        if id(group) in groups and values[column] > 0
+    ]
+    stock = _Stock(hosts, values)
+    hints: dict[Key, Hint] = {}
+    given: Counter[int] = Counter()
+    # What single hosts have no room for after all is lost, so the highest priority comes first, then what is hardest to seat.
+    counted.sort(key=lambda each: _turn_of(each[0].need, stock.weight(each[0].need), each[2]))
+    for kind, group, profile, count in counted:
+        for _turn in range(count):
+            if given[id(kind)] >= len(kind.members):
+                break
+            need, replica = kind.members[given[id(kind)]]
+            hint = stock.take(need, group, profile)
+            if hint is None:
+                break
+            given[id(kind)] += 1
+            hints[(need.service, replica)] = hint
+    return hints
+
+
+def _turn_of(need: Need, weight: float, profile: str | None) -> tuple[t.Any, ...]:
+    return (-need.priority, -need.count, -weight, need.service, profile or "")
+
+
+class _Stock:
+    """What the cuts and uses that the program chose give, host by host, until it is taken."""
+
+    def __init__(self, hosts: HostClass, values: Sequence[int]) -> None:
+        self._hosts = {host.host.name: host for host in hosts.hosts}
+        self._free: dict[str, Resources] = {name: host.free for name, host in self._hosts.items()}
+        self._total = [sum(getattr(host.free, what) or 0 for host in hosts.hosts) / len(hosts.hosts) or 1 for what in _AMOUNTS]
+        self._count: dict[str, Counter[str]] = {name: Counter(host.replicas) for name, host in self._hosts.items()}
+        # By host: slices by (group, profile); shares by (group, way) as [MiB, compute, clients, UUID]; whole GPUs by (board, MiB).
+        self._slices: dict[str, dict[tuple[int, str], list[tuple[str, Slice]]]] = defaultdict(lambda: defaultdict(list))
+        self._shares: dict[str, dict[tuple[int, str], list[list[t.Any]]]] = defaultdict(lambda: defaultdict(list))
+        self._whole: dict[str, dict[tuple[str, int], list[str]]] = defaultdict(lambda: defaultdict(list))
+        for group in hosts.groups:
+            self._deal(group, values)
+
+    def _deal(self, group: Group, values: Sequence[int]) -> None:
+        """Whole GPUs host by host, so that several are together; then cuts and shares in turn over the hosts, so that these are mixed."""
+        states = sorted(group.states, key=lambda state: (state.host.name, state.gpu.pci))
+        for _turn in range(values[group.uses["whole"]] if "whole" in group.uses else 0):
+            state = states.pop(0)
+            self._whole[state.host.name][_board(state)].append(state.gpu.uuid)
+        rest = list(_in_turn(states))
+        for way, column in group.uses.items():
+            for _turn in range(values[column] if way != "whole" else 0):
+                state = rest.pop(0)
+                entry = [state.memory_free, state.compute_free, state.host.shared_max - len(state.tenants), state.gpu.uuid]
+                self._shares[state.host.name][(id(group), way)].append(entry)
+        for column, counts in group.cuts:
+            for _turn in range(values[column]):
+                state = rest.pop(0)
+                if state.cutter is not None:
+                    pool = state.reusable if state.gpu.fixed else stand(state.cutter, state.fixed, state.spare, counts)
+                    for one in pool or ():
+                        self._slices[state.host.name][(id(group), one.profile)].append((state.gpu.uuid, one))
+
+    def weight(self, need: Need) -> float:
+        """The part of a host that a replica takes, by what it takes most of."""
+        return max((getattr(need.resources, what) or 0) / total for what, total in zip(_AMOUNTS, self._total, strict=True))
+
+    def take(self, need: Need, group: Group, profile: str | None) -> Hint | None:
+        """The place on the host that keeps the most, away from other replicas of the service; None when no host has one."""
+        best: tuple[t.Any, ...] | None = None
+        for name, host in self._hosts.items():
+            if self._free[name].shortage(need.resources) or not self._has(name, need, group, profile):
+                continue
+            rank = (self._count[name][need.service], -self._left(name, need), name)
+            limit = need.rules.max_per_host
+            if limit is not None and rank[0] >= limit:
+                continue
+            if any(port is not None and host.port_refusal(port, "") is not None for _port, port in need.ports):
+                continue
+            best = rank if best is None else min(best, rank)
+        if best is None:
+            return None
+        name = best[-1]
+        self._free[name] = self._free[name].less(need.resources)
+        self._count[name][need.service] += 1
+        return self._given(name, need, group, profile)
+
+    def _left(self, name: str, need: Need) -> float:
+        """The part of a host that is left after a replica, of what is then scarcest there."""
+        after = self._free[name].less(need.resources)
+        known = zip(_AMOUNTS, self._total, strict=True)
+        return min((getattr(after, what) / total for what, total in known if getattr(after, what) is not None), default=0.0)
+
+    def _has(self, name: str, need: Need, group: Group, profile: str | None) -> bool:
+        if profile is not None:
+            return bool(self._slices[name][(id(group), profile)])
+        if need.isolation == "exclusive":
+            return len(self._whole[name][_board(group.states[0])]) >= need.count
+        return self._share(name, need, group) is not None
+
+    def _share(self, name: str, need: Need, group: Group) -> list[t.Any] | None:
+        for entry in self._shares[name][(id(group), need.sharing)]:
+            if need.memory_mib <= entry[0] and (need.compute or 0) <= entry[1] and entry[2] > 0:
+                return entry
+        return None
+
+    def _given(self, name: str, need: Need, group: Group, profile: str | None) -> Hint | None:
+        if profile is not None:
+            uuid, one = self._slices[name][(id(group), profile)].pop(0)
+            return Hint(name, (uuid,), one)
+        if need.isolation == "exclusive":
+            whole = self._whole[name][_board(group.states[0])]
+            taken, whole[:] = whole[: need.count], whole[need.count :]
+            return Hint(name, tuple(taken))
+        entry = self._share(name, need, group)
+        if entry is None:
+            return None
+        entry[0] -= need.memory_mib
+        entry[1] = round(entry[1] - (need.compute or 0), 6)
+        entry[2] -= 1
+        return Hint(name, (entry[3],))
+
+
+_AMOUNTS = ("cpus", "memory", "shm", "disk")
+
+
+def _board(state: GpuState) -> tuple[str, int]:
+    return (state.gpu.board, state.gpu.memory_mib)
+
+
+def _in_turn(states: Iterable[GpuState]) -> Iterator[GpuState]:
+    """The first of each host, then the second of each, and so on."""
+    turn: Counter[str] = Counter()
+    ranked = []
+    for state in states:
+        turn[state.host.name] += 1
+        ranked.append((turn[state.host.name], state))
+    return (state for _turn, state in sorted(ranked, key=lambda each: (each[0], each[1].host.name, each[1].gpu.pci)))
+
+
+def stand(cutter: Cutter, fixed: Slices, spare: Slices, counts: Iterable[tuple[str, int]]) -> Slices | None:
+    """Where slices in these numbers go beside ``fixed``: on those of ``spare`` where they can, then at the lowest starts. None: nowhere."""
+    wanted = [name for name, count in sorted(counts, key=lambda each: -cutter.profiles[each[0]].size) for _each in range(count)]
+
+    def search(have: Slices, left: Sequence[str]) -> Slices | None:
+        if not left:
+            return have
+        starts = sorted(cutter.profiles[left[0]].starts, key=lambda start: (Slice(start, left[0]) not in spare, start))
+        for start in starts:
+            one = Slice(start, left[0])
+            if one not in have and cutter.fits(have, one):
+                found = search((*have, one), left[1:])
+                if found is not None:
+                    return found
+        return None
+
+    found = search(fixed, wanted)
+    return None if found is None else tuple(one for one in found if one not in fixed)
