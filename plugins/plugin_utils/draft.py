@@ -19,6 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Placement,
     Problem,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Hint
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
 Key = tuple[str, int]
@@ -144,6 +145,34 @@ class Draft:
         if not refused:
             self._fruitless.add(kind)
         return None
+
+    def place_at(self, need: Need, replica: int, where: Hint) -> Placement | None:
+        """That place, taken, as long as every rule allows it now; None when one does not."""
+        host = self.fleet.hosts[where.host]
+        states, mode = host.usable(where.gpus), MODE_OF[need.isolation]
+        if not states or host.free.shortage(need.resources) or host.rule_refusal(need) is not None:
+            return None
+        for state in states:
+            if (
+                state.refusal(mode, need.sharing) is not None
+                or not state.serves(need)
+                or state.crowded(need)
+                or state.debit(need) is not None
+            ):
+                return None
+        first = states[0]
+        if where.slice is not None:
+            spare = where.slice in first.spare
+            if where.slice.profile not in first.profiles(need) or (where.slice not in first.reusable if spare else first.gpu.fixed):
+                return None
+        elif mode == "shared" and first.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is not None:
+            return None
+        ports = self.ports(host, need, replica, self.before.get((need.service, replica)))
+        if isinstance(ports, str):
+            return None
+        sharing = need.sharing if need.isolation == "shared" else TIME_SLICE
+        place = Placement(need.service, replica, where.host, mode, where.gpus, where.slice, tuple(sorted(ports.items())), sharing)
+        return place if self.put(need, place, states) else None
 
     def ports(self, host: HostState, need: Need, replica: int, before: Placement | None) -> dict[str, int] | str:
         """The replica's ports on a host: as they were there, if they can be; or why it cannot have any."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import heapq
 import typing as t
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, needed_there, take
@@ -20,7 +21,10 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explai
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.giving_way import Room
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import drains, keep_all, must_leave
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import GpuLayout, Need, Placement, Problem, Solution, Unplaced
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import GpuLayout, Need, Placement, Problem, Proof, Solution, Unplaced
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Hint
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import version
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.together import plan_together
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet
 
 __all__ = ["Offer", "make_plan", "offers"]
@@ -32,6 +36,23 @@ Turn = tuple[Need, tuple[int, ...]]
 
 def make_plan(problem: Problem) -> Solution:
     """Decide. Equal problems, in whatever order their parts come, give equal solutions."""
+    draft = _begin(problem)
+    missing = _Queue(draft, {}).run()
+    better, proof = _together(problem, draft, missing)
+    if better is not None:
+        draft, missing = better
+    return Solution(
+        placements=tuple(draft.placed[key] for key in sorted(draft.placed)),
+        unplaced=tuple(_unplaced(draft, need, replica) for need, replica in missing),
+        layouts=_layouts(draft.fleet),
+        waiting=tuple(_waits(draft, missing)),
+        displaced=draft.result(),
+        proof=proof,
+    )
+
+
+def _begin(problem: Problem) -> Draft:
+    """Who has a place that is still right has it; who must leave holds it; nobody else has one."""
     fleet = Fleet(problem)
     draft = Draft(problem, fleet, _by_replica(problem.previous, fleet))
     keep_all(draft)
@@ -39,14 +60,47 @@ def make_plan(problem: Problem) -> Solution:
     for key in draft.leaving:
         del draft.placed[key]
     draft.kept = dict(draft.placed)
-    missing = _Queue(draft).run()
-    return Solution(
-        placements=tuple(draft.placed[key] for key in sorted(draft.placed)),
-        unplaced=tuple(_unplaced(draft, need, replica) for need, replica in missing),
-        layouts=_layouts(fleet),
-        waiting=tuple(_waits(draft, missing)),
-        displaced=draft.result(),
-    )
+    return draft
+
+
+_Missing = list[tuple[Need, int]]
+
+
+def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[Draft, _Missing] | None, Proof | None]:
+    """(A draft that serves more than ``draft`` does, or None; what is proven of the one that stands).
+
+    One by one is how people would do it, and it may leave somebody over who could have been served if all had been looked at together.
+    """
+    start = _begin(problem)
+    if not missing:
+        return None, Proof(True)
+    if start.leaving:  # what they hold they may give back, and how much that is depends on where they go
+        return None, None
+    waiting = [
+        (need, replica)
+        for need in sorted(start.needs.values(), key=lambda each: each.service)
+        for replica in range(1, need.replicas + 1)
+        if (need.service, replica) not in start.placed and not need.adopted
+    ]
+    reached = Counter(need.priority for need, replica in waiting if (need.service, replica) in draft.placed)
+    found = plan_together(start.fleet, waiting, reached)
+    if found is None:
+        return None, None
+    if not found.better:
+        return None, Proof(True, version())
+    other = _Queue(start, found.hints)
+    left = other.run()
+    if _served(start) <= _served(draft):
+        return None, Proof(False, version())
+    now = Counter(need.priority for need, replica in waiting if (need.service, replica) in start.placed)
+    return (start, left), Proof(all(now[priority] >= most for priority, most in found.most.items()), version())
+
+
+def _served(draft: Draft) -> tuple[int, ...]:
+    """How many are served, the highest priority first; then how few left a place that was right."""
+    served = Counter(draft.needs[service].priority for service, _replica in draft.placed if service in draft.needs)
+    priorities = sorted({need.priority for need in draft.needs.values()}, reverse=True)
+    return (*(served[priority] for priority in priorities), -len(draft.result()))
 
 
 class _Queue:
@@ -56,8 +110,9 @@ class _Queue:
     again, until nobody gives anything back any more: planning again from this plan then changes nothing. The same holds for who moves.
     """
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, hints: Mapping[Key, Hint]) -> None:
         self._draft = draft
+        self._hints = hints
         self._room = Room(draft)
         self._heap: list[tuple[Rank, int, str, tuple[int, ...]]] = []
 
@@ -82,7 +137,9 @@ class _Queue:
         return [(need, replica) for need in needs for replica in range(1, need.replicas + 1) if (need.service, replica) not in placed]
 
     def _entry(self, need: Need, replicas: Sequence[int]) -> tuple[Rank, int, str, tuple[int, ...]]:
-        return (_size_rank(self._draft.fleet, need), replicas[0], need.service, tuple(replicas))
+        # Whose place was found for all together comes before those who take what is left, but never before a higher priority.
+        hinted = any((need.service, replica) in self._hints for replica in replicas)
+        return (_size_rank(self._draft.fleet, need, hinted), replicas[0], need.service, tuple(replicas))
 
     def _turn(self, need: Need, replicas: Sequence[int]) -> None:
         if need.adopted:
@@ -122,6 +179,8 @@ class _Queue:
         held = draft.leaving.get(key)
         if held is not None:
             return self._leave(need, replica, held)
+        if key in self._hints and draft.place_at(need, replica, self._hints[key]) is not None:
+            return True
         if draft.place(need, replica) is not None or self._room.moved(need, replica) is not None:
             return True
         found = self._room.taken(need, replica)
@@ -158,11 +217,11 @@ def _turns(missing: Iterable[tuple[Need, int]]) -> Iterator[Turn]:
     yield from ((need, tuple(replicas)) for need, replicas in groups.values())
 
 
-def _size_rank(fleet: Fleet, need: Need) -> Rank:
-    """By priority, then the largest first, then by name."""
+def _size_rank(fleet: Fleet, need: Need, hinted: bool) -> Rank:
+    """By priority, then who has a hint, then the largest first, then by name."""
     memory = max(need.memory_mib, 1024 * _gigabytes(need.profile or ""))
     priority, level = fleet.rulebook.turn(need)
-    return (-priority, level, need.isolation != "exclusive", -need.count, -memory, -(need.compute or 0), need.service)
+    return (-priority, level, not hinted, need.isolation != "exclusive", -need.count, -memory, -(need.compute or 0), need.service)
 
 
 def _gigabytes(profile: str) -> int:

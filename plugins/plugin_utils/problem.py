@@ -329,11 +329,23 @@ class Displaced:
 
 
 @dataclass(frozen=True)
+class Proof:
+    """``served``: is it proven that nobody who was left over could have been served besides those who are, nobody stopped or moved for it?
+
+    ``solver``: what proved it, with its version; None where everybody is served, which needs none.
+    """
+
+    served: bool
+    solver: str | None = None
+
+
+@dataclass(frozen=True)
 class Solution:
     """``placements`` and ``unplaced`` by service and replica; ``layouts`` by (host, GPU UUID).
 
     ``waiting``: where those of ``unplaced`` are that were on a host that is down or on a drained GPU. They stay in its plan: they run again
     when the host is back, or serve there until there is another place. ``displaced``: who left a place that was right, and for whom.
+    ``proof``: what is proven of it; None where nothing was tried.
     """
 
     placements: tuple[Placement, ...]
@@ -341,3 +353,4 @@ class Solution:
     layouts: Mapping[tuple[str, str], GpuLayout] = field(default_factory=dict)
     waiting: tuple[Placement, ...] = ()
     displaced: tuple[Displaced, ...] = ()
+    proof: Proof | None = None

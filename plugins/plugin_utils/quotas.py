@@ -68,6 +68,22 @@ class Books:
         """How much of what ``key`` counts the team has."""
         return self._used.get(team, {}).get(key, 0)
 
+    def ceilings(self) -> list[tuple[frozenset[str], Key, int]]:
+        """(teams, what is counted, how much more they may have together): limits that hold whatever anybody borrows."""
+        own = [
+            (frozenset((team,)), key, most - self._used[team][key])
+            for team, limits in sorted(self._limits.items())
+            for key, most in sorted(limits.items())
+            if not self._quotas[team].borrow
+        ]
+        shared = [
+            (frozenset(self._members[space]), key, most - sum(self._used[team][key] for team in self._members[space]))
+            for space, limits in sorted(self._spaces.items())
+            for key, most in sorted(limits.items())
+            if space in self._members
+        ]
+        return own + shared
+
     def borrows(self, team: str, key: Key) -> bool:
         """Has the team more than its own limit says?"""
         return self.used(team, key) > self._limits.get(team, {}).get(key, self.used(team, key))

@@ -19,6 +19,11 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
 Key = tuple[str, int]
+# A sharer of a GPU: (MiB, part of the compute).
+Shape = tuple[int, float]
+_What = t.TypeVar("_What")
+# How often each of something, those that are there.
+Counts = tuple[tuple[_What, int], ...]
 
 
 class Hint(t.NamedTuple):
@@ -42,8 +47,9 @@ class Group:
     """GPUs of the hosts of a class that are alike, for the program as well as for whoever is placed."""
 
     states: list[GpuState]
-    # Columns: how many of the GPUs are cut so, and how many are whole or shared in one way.
-    cuts: list[tuple[int, tuple[tuple[str, int], ...]]] = field(default_factory=list)
+    # Columns: how many of the GPUs are cut so, are shared by such a mix, and are whole or shared in one way.
+    cuts: list[tuple[int, Counts[str]]] = field(default_factory=list)
+    mixes: list[tuple[int, str, Counts[Shape]]] = field(default_factory=list)
     uses: dict[str, int] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
 
@@ -92,6 +98,32 @@ def _turn_of(need: Need, weight: float, profile: str | None) -> tuple[t.Any, ...
     return (-need.priority, -need.count, -weight, need.service, profile or "")
 
 
+@dataclass
+class _Share:
+    """A GPU that is to be shared: by a mix that the program chose, or else by whoever fits in what it has left."""
+
+    uuid: str
+    memory_mib: int = 0
+    compute: float = 0
+    clients: int = 0
+    mix: Counter[Shape] | None = None
+
+    def has(self, shape: Shape) -> bool:
+        """Is there room for this sharer?"""
+        if self.mix is not None:
+            return self.mix[shape] > 0
+        return shape[0] <= self.memory_mib and shape[1] <= self.compute and self.clients > 0
+
+    def take(self, shape: Shape) -> None:
+        """Less of it is left."""
+        if self.mix is not None:
+            self.mix[shape] -= 1
+            return
+        self.memory_mib -= shape[0]
+        self.compute = round(self.compute - shape[1], 6)
+        self.clients -= 1
+
+
 class _Stock:
     """What the cuts and uses that the program chose give, host by host, until it is taken."""
 
@@ -100,9 +132,9 @@ class _Stock:
         self._free: dict[str, Resources] = {name: host.free for name, host in self._hosts.items()}
         self._total = [sum(getattr(host.free, what) or 0 for host in hosts.hosts) / len(hosts.hosts) or 1 for what in _AMOUNTS]
         self._count: dict[str, Counter[str]] = {name: Counter(host.replicas) for name, host in self._hosts.items()}
-        # By host: slices by (group, profile); shares by (group, way) as [MiB, compute, clients, UUID]; whole GPUs by (board, MiB).
+        # By host: slices by (group, profile); shares by (group, way); whole GPUs by (board, MiB).
         self._slices: dict[str, dict[tuple[int, str], list[tuple[str, Slice]]]] = defaultdict(lambda: defaultdict(list))
-        self._shares: dict[str, dict[tuple[int, str], list[list[t.Any]]]] = defaultdict(lambda: defaultdict(list))
+        self._shares: dict[str, dict[tuple[int, str], list[_Share]]] = defaultdict(lambda: defaultdict(list))
         self._whole: dict[str, dict[tuple[str, int], list[str]]] = defaultdict(lambda: defaultdict(list))
         for group in hosts.groups:
             self._deal(group, values)
@@ -117,8 +149,12 @@ class _Stock:
         for way, column in group.uses.items():
             for _turn in range(values[column] if way != "whole" else 0):
                 state = rest.pop(0)
-                entry = [state.memory_free, state.compute_free, state.host.shared_max - len(state.tenants), state.gpu.uuid]
+                entry = _Share(state.gpu.uuid, state.memory_free, state.compute_free, state.host.shared_max - len(state.tenants))
                 self._shares[state.host.name][(id(group), way)].append(entry)
+        for column, way, mix in group.mixes:
+            for _turn in range(values[column]):
+                state = rest.pop(0)
+                self._shares[state.host.name][(id(group), way)].append(_Share(state.gpu.uuid, mix=Counter(dict(mix))))
         for column, counts in group.cuts:
             for _turn in range(values[column]):
                 state = rest.pop(0)
@@ -164,11 +200,9 @@ class _Stock:
             return len(self._whole[name][_board(group.states[0])]) >= need.count
         return self._share(name, need, group) is not None
 
-    def _share(self, name: str, need: Need, group: Group) -> list[t.Any] | None:
-        for entry in self._shares[name][(id(group), need.sharing)]:
-            if need.memory_mib <= entry[0] and (need.compute or 0) <= entry[1] and entry[2] > 0:
-                return entry
-        return None
+    def _share(self, name: str, need: Need, group: Group) -> _Share | None:
+        shape = shape_of(need)
+        return next((share for share in self._shares[name][(id(group), need.sharing)] if share.has(shape)), None)
 
     def _given(self, name: str, need: Need, group: Group, profile: str | None) -> Hint | None:
         if profile is not None:
@@ -178,16 +212,19 @@ class _Stock:
             whole = self._whole[name][_board(group.states[0])]
             taken, whole[:] = whole[: need.count], whole[need.count :]
             return Hint(name, tuple(taken))
-        entry = self._share(name, need, group)
-        if entry is None:
+        share = self._share(name, need, group)
+        if share is None:
             return None
-        entry[0] -= need.memory_mib
-        entry[1] = round(entry[1] - (need.compute or 0), 6)
-        entry[2] -= 1
-        return Hint(name, (entry[3],))
+        share.take(shape_of(need))
+        return Hint(name, (share.uuid,))
 
 
 _AMOUNTS = ("cpus", "memory", "shm", "disk")
+
+
+def shape_of(need: Need) -> Shape:
+    """What a sharer takes of its GPU."""
+    return (need.memory_mib, need.compute or 0)
 
 
 def _board(state: GpuState) -> tuple[str, int]:

@@ -19,15 +19,28 @@ from functools import lru_cache
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, Slices
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, TIME_SLICE, Need, Sharing
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Group, Hint, HostClass, Key, Kind, hand_out
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, share_charge, whole_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import (
+    Counts,
+    Group,
+    Hint,
+    HostClass,
+    Key,
+    Kind,
+    Shape,
+    hand_out,
+    shape_of,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, SolverError, available
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
 Waiting = Sequence[tuple[Need, int]]
 
+# More mixes of sharers of one GPU than these are not looked at one by one.
+MOST_MIXES = 1_500
 # A program with more columns than this takes longer than a merge request waits; the plan then says that nothing was proven.
 MOST_COLUMNS = 40_000
-_WORK = Limits(gap=0.0, nodes=200, iterations=400_000)
+_WORK = Limits(absolute=0.99, nodes=20, iterations=200_000)
 
 
 @dataclass(frozen=True)
@@ -63,7 +76,10 @@ class _Model:
 
     def __init__(self, fleet: Fleet, waiting: Waiting) -> None:
         self.program = Program()
-        self.kinds = _kinds(waiting)
+        self._books = fleet.books
+        self.kinds = _kinds(waiting, fleet)
+        # Of each column what it counts against a quota: (team, (board, what, amount)).
+        self._charges: list[tuple[int, str, Charge]] = []
         self.opened: list[int] = []
         environments = {kind.need.environment for kind in self.kinds}
         hosts = [host for _name, host in sorted(fleet.hosts.items()) if not host.host.down and host.host.environment in environments]
@@ -78,6 +94,7 @@ class _Model:
                 for group in each.groups:
                     self._kind_on(kind, group, each)
             self._rows_of_hosts(each)
+        self._rows_of_quotas()
         self.levels = self._rows_of_levels()
 
     def _rows_of_gpus(self, number: int, group: Group) -> None:
@@ -98,11 +115,37 @@ class _Model:
                 self._whole[place] = group.rows["whole"] = self._offer(column, 1)
         for sharing in _SHARINGS:
             if state.refusal("shared", sharing) is None:
-                column = self._use(group, once, sharing)
                 most = min(state.host.shared_max, state.gpu.mps_clients) if sharing == MPS else state.host.shared_max
+                mixes = shares(state.memory_free, state.compute_free, most - len(state.tenants), self._shapes(state, sharing))
+                if mixes is not None:
+                    self._mixes(group, once, sharing, mixes)
+                    continue
+                column = self._use(group, once, sharing)
                 offered = {"memory": state.memory_free, "compute": state.compute_free, "clients": most - len(state.tenants)}
                 for what, each in offered.items():
                     group.rows[f"{sharing} {what}"] = self._offer(column, each)
+
+    def _shapes(self, state: GpuState, sharing: Sharing) -> tuple[Shape, ...]:
+        """What those who wait would take of a GPU that is shared so."""
+        found = {
+            shape_of(kind.need)
+            for kind in self.kinds
+            if kind.need.isolation == "shared" and kind.need.sharing == sharing and state.serves(kind.need)
+        }
+        return tuple(sorted(found, reverse=True))
+
+    def _mixes(self, group: Group, once: int, sharing: Sharing, mixes: Iterable[Counts[Shape]]) -> None:
+        """One column for each mix of shares that fills a GPU."""
+        for counts in mixes:
+            (column,) = self.program.add_columns(1, whole=True, upper=len(group.states)).tolist()
+            self.program.add_entries(once, column)
+            self._open(group.states[0], column)
+            group.mixes.append((column, sharing, counts))
+            for (memory, compute), count in counts:
+                row = f"{sharing} {memory} {compute}"
+                if row not in group.rows:
+                    group.rows[row] = int(self.program.add_rows(1, upper=0)[0])
+                self.program.add_entries(group.rows[row], column, -count)
 
     def _use(self, group: Group, once: int, way: str) -> int:
         (column,) = self.program.add_columns(1, whole=True, upper=len(group.states)).tolist()
@@ -154,20 +197,26 @@ class _Model:
         if need.isolation == "slice":
             for name in self._acceptable(state, need):
                 if name in group.rows:
-                    self._column(kind, group, name, {group.rows[name]: 1})
+                    self._column(kind, group, name, {group.rows[name]: 1}, state.slice_charge(name))
         elif need.isolation == "exclusive":
             if "whole" in group.rows and state.gpu.memory_mib >= need.memory_mib:
-                self._column(kind, group, None, {group.rows["whole"]: need.count})
+                charge = whole_charge([(state.gpu.board, state.gpu.memory_mib)] * need.count)
+                self._column(kind, group, None, {group.rows["whole"]: need.count}, charge)
+        elif (row := f"{need.sharing} {need.memory_mib} {need.compute or 0}") in group.rows:
+            self._column(kind, group, None, {group.rows[row]: 1}, share_charge(state.gpu.board, need.memory_mib))
         elif f"{need.sharing} memory" in group.rows and need.memory_mib <= state.memory_free and (need.compute or 0) <= state.compute_free:
             taken = {"memory": need.memory_mib, "compute": need.compute or 0, "clients": 1}
-            self._column(kind, group, None, {group.rows[f"{need.sharing} {what}"]: much for what, much in taken.items()})
+            takes = {group.rows[f"{need.sharing} {what}"]: much for what, much in taken.items()}
+            self._column(kind, group, None, takes, share_charge(state.gpu.board, need.memory_mib))
 
     def _acceptable(self, state: GpuState, need: Need) -> tuple[str, ...]:
         return () if state.cutter is None else state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
 
-    def _column(self, kind: Kind, group: Group, profile: str | None, takes: Mapping[int, float]) -> None:
+    def _column(self, kind: Kind, group: Group, profile: str | None, takes: Mapping[int, float], charge: Charge) -> None:
         (column,) = self.program.add_columns(1, whole=True, upper=len(kind.members)).tolist()
         kind.columns.append((column, group, profile))
+        if self._books.limited(kind.need.team):
+            self._charges.append((column, kind.need.team, charge))
         for row, much in takes.items():
             if much:
                 self.program.add_entries(row, column, much)
@@ -197,6 +246,16 @@ class _Model:
         for service, takes in sorted(limited.items()):
             self._at_most(room[service], takes)
 
+    def _rows_of_quotas(self) -> None:
+        """What teams may have in any case; that one team may borrow what another leaves is more, and is not in the program."""
+        for teams, (counted, word), room in self._books.ceilings():
+            takes = [
+                (column, sum(much for board, what, much in charge if what == counted and word in board))
+                for column, team, charge in self._charges
+                if team in teams
+            ]
+            self._at_most(max(0, room), takes)
+
     def _at_most(self, upper: float, takes: Iterable[tuple[int, float]]) -> None:
         (row,) = self.program.add_rows(1, upper=upper).tolist()
         for column, much in takes:
@@ -222,7 +281,11 @@ class _Model:
                 most[priority] = served[priority] = 0
                 continue
             have = reached.get(priority, 0)
-            self._aim(dict.fromkeys(columns, -1.0))
+            if have == sum(len(kind.members) for kind in self.kinds if kind.need.priority == priority):
+                most[priority] = served[priority] = have
+                self._keep(columns, have)
+                continue
+            self.program.set_cost(dict.fromkeys(columns, -1.0))
             most[priority] = _whole(-self.program.solve(_WORK, relaxed=True).bound)
             if most[priority] > have or better:
                 found = self.program.solve(_WORK)
@@ -230,15 +293,12 @@ class _Model:
                 served[priority] = round(-found.objective)
                 better = better or served[priority] > have
             else:
-                served[priority] = have
-            self._keep(columns, max(served[priority], 0 if better else min(have, most[priority])))
+                served[priority] = min(have, most[priority])
+            self._keep(columns, served[priority])
         if not better:
             return Together({}, most, False)
-        self._aim({**dict.fromkeys(self.opened, 1.0)})
+        self.program.set_cost(dict.fromkeys(self.opened, 1.0))
         return Together(self._hints(self.program.solve(_WORK)), most, True)
-
-    def _aim(self, cost: Mapping[int, float]) -> None:
-        self.program.set_cost(cost)
 
     def _keep(self, columns: Sequence[int], least: int) -> None:
         (row,) = self.program.add_rows(1, lower=least).tolist()
@@ -261,7 +321,7 @@ def _whole(value: float) -> int:
     return int(value + 1e-6)
 
 
-def _kinds(waiting: Waiting) -> list[Kind]:
+def _kinds(waiting: Waiting, fleet: Fleet) -> list[Kind]:
     """Equal needs together. Where a rule or a port by number names services, each service is a kind of its own."""
     found: dict[t.Any, Kind] = {}
     for need, replica in sorted(waiting, key=lambda each: (-each[0].priority, each[0].service, each[1])):
@@ -270,7 +330,7 @@ def _kinds(waiting: Waiting) -> list[Kind]:
         bars = tuple(sorted((place, bar.reason) for place, bar in need.bars.items()))
         key = (
             need.environment, need.isolation, need.memory_mib, need.priority, need.count, need.profile, need.compute, need.sharing,
-            need.models, need.not_models, need.resources, bars, own,
+            need.models, need.not_models, need.resources, bars, own, need.team if fleet.books.limited(need.team) else "",
         )  # fmt: skip
         found.setdefault(key, Kind(need, [])).members.append((need, replica))
     return list(found.values())
@@ -306,10 +366,38 @@ def _groups(hosts: Sequence[HostState]) -> list[Group]:
     return list(found.values())
 
 
+def shares(memory_mib: int, compute: float, most: int, shapes: tuple[Shape, ...]) -> tuple[Counts[Shape], ...] | None:
+    """Every mix of at most ``most`` shares that a GPU with so much left can carry and to which no other can be added.
+
+    None where there are more than ``MOST_MIXES``: the program then counts memory, compute and sharers apart, and its bound may be too high.
+    """
+    found: list[Counts[Shape]] = []
+    trail: list[tuple[int, int, float, int, Counts[Shape]]] = [(0, memory_mib, compute, most, ())]
+    while trail:
+        number, memory, left, clients, counts = trail.pop()
+        if len(trail) > MOST_MIXES or len(found) > MOST_MIXES:
+            return None
+        if number == len(shapes):
+            if counts and not any(_fits(shape, memory, left, clients) for shape in shapes):
+                found.append(counts)
+            continue
+        for count in range(clients + 1):
+            size, part = shapes[number][0] * count, shapes[number][1] * count
+            if size > memory or part > left + 1e-9:
+                break
+            more: Counts[Shape] = (*counts, (shapes[number], count)) if count else counts
+            trail.append((number + 1, memory - size, left - part, clients - count, more))
+    return tuple(found)
+
+
+def _fits(shape: Shape, memory_mib: int, compute: float, clients: int) -> bool:
+    return clients > 0 and shape[0] <= memory_mib and shape[1] <= compute + 1e-9
+
+
 @lru_cache(maxsize=4096)
 def additions(
     cutter: Cutter, fixed: Slices, names: tuple[str, ...], stock: Slices | None = None, free: Slices | None = None
-) -> tuple[tuple[tuple[str, int], ...], ...]:
+) -> tuple[Counts[str], ...]:
     """What can be added to a board on which ``fixed`` stays: (profile, how many) of ``names``, without what another answer exceeds.
 
     ``stock``: on a GPU whose slices the platform decided, those that are there; of them only ``free`` are given away.
