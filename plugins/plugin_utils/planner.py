@@ -69,11 +69,13 @@ _Missing = list[tuple[Need, int]]
 def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[Draft, _Missing] | None, Proof | None]:
     """(A draft that serves more than ``draft`` does, or None; what is proven of the one that stands).
 
-    One by one is how people would do it, and it may leave somebody over who could have been served if all had been looked at together.
+    One by one is how people would do it, and it may leave somebody over who could have been served if all had been looked at together. On a
+    fleet where nobody has a place yet it may also open more GPUs than it must; where somebody has, nothing is turned round for that.
     """
+    fresh = not missing and not draft.kept and not draft.leaving
+    if not missing and not fresh:
+        return None, Proof()
     start = _begin(problem)
-    if not missing:
-        return None, Proof(True)
     if start.leaving:  # what they hold they may give back, and how much that is depends on where they go
         return None, None
     waiting = [
@@ -82,25 +84,37 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
         for replica in range(1, need.replicas + 1)
         if (need.service, replica) not in start.placed and not need.adopted
     ]
-    reached = Counter(need.priority for need, replica in waiting if (need.service, replica) in draft.placed)
-    found = plan_together(start.fleet, waiting, reached)
+    found = plan_together(start.fleet, waiting, _reached(waiting, draft), _opened(draft) if fresh else None)
     if found is None:
         return None, None
-    if not found.better:
-        return None, Proof(True, version())
-    other = _Queue(start, found.hints)
-    left = other.run()
-    if _served(start) <= _served(draft):
-        return None, Proof(False, version())
-    now = Counter(need.priority for need, replica in waiting if (need.service, replica) in start.placed)
-    return (start, left), Proof(all(now[priority] >= most for priority, most in found.most.items()), version())
+    left, best = missing, draft
+    if found.better:
+        left = _Queue(start, found.hints).run()
+        best = start if _score(start) > _score(draft) else draft
+    now = _reached(waiting, best)
+    more = tuple((priority, most - now[priority]) for priority, most in sorted(found.most.items(), reverse=True) if most > now[priority])
+    return None if best is draft else (start, left), Proof(more, found.gpus, version())
 
 
-def _served(draft: Draft) -> tuple[int, ...]:
-    """How many are served, the highest priority first; then how few left a place that was right."""
+def _reached(waiting: _Missing, draft: Draft) -> Counter[int]:
+    return Counter(need.priority for need, replica in waiting if (need.service, replica) in draft.placed)
+
+
+def _opened(draft: Draft) -> int:
+    return sum(bool(state.owners or state.tenants) for host in draft.fleet.hosts.values() for state in host.gpus)
+
+
+def _score(draft: Draft) -> tuple[int, ...]:
+    """How many are served, the highest priority first; how few left a place that was right; how few replicas are beside another of their
+    service on a host, and on a GPU, that wish not to be; how few GPUs are in use."""
     served = Counter(draft.needs[service].priority for service, _replica in draft.placed if service in draft.needs)
     priorities = sorted({need.priority for need in draft.needs.values()}, reverse=True)
-    return (*(served[priority] for priority in priorities), -len(draft.result()))
+    by_host = Counter((service, place.host) for (service, _replica), place in draft.placed.items())
+    by_gpu = Counter((service, uuid) for (service, _replica), place in draft.placed.items() for uuid in place.gpus)
+    wishes = {need.service: need.rules.spread for need in draft.needs.values()}
+    hosts = sum(count * (count - 1) for (service, _host), count in by_host.items() if wishes.get(service) == "host")
+    gpus = sum(count * (count - 1) for (service, _uuid), count in by_gpu.items() if wishes.get(service) != "pack")
+    return (*(served[priority] for priority in priorities), -len(draft.result()), -hosts, -gpus, -_opened(draft))
 
 
 class _Queue:

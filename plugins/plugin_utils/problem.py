@@ -330,12 +330,15 @@ class Displaced:
 
 @dataclass(frozen=True)
 class Proof:
-    """``served``: is it proven that nobody who was left over could have been served besides those who are, nobody stopped or moved for it?
+    """How good a plan is at most away from the best, as far as that was proven; nobody stopped or moved for it.
 
-    ``solver``: what proved it, with its version; None where everybody is served, which needs none.
+    ``more``: (priority, how many more of those who were left over could be served at most), the highest first; nothing where none could.
+    ``gpus``: fewest GPUs on which all who are served could be, None where that was not asked. ``solver``: what proved it, with its version;
+    None where nothing had to be.
     """
 
-    served: bool
+    more: tuple[tuple[int, int], ...] = ()
+    gpus: int | None = None
     solver: str | None = None
 
 

@@ -124,9 +124,16 @@ def test_a_gpu_that_serves_already_is_cut_before_an_empty_one() -> None:
 
 def test_a_slice_held_by_a_stranger_is_neither_given_away_nor_dropped() -> None:
     held = (Instance(parse_slice("1g.10gb@0"), outsiders=("someone",)), Instance(parse_slice("1g.10gb@4")))
-    given = problem([host(gpu(instances=held, mig=True))], [need(), need("big", memory_mib=30000, priority=10)])
+    given = problem([host(gpu(instances=held, mig=True))], [need(), need("big", profile="4g.40gb", priority=10)])
     assert plan(given) == {"ocr-1": "h1/0:1g.10gb@4"}
     assert layouts(given) == {"h1/0": "mig: 1g.10gb@0 1g.10gb@4"}
+
+
+def test_a_slice_that_is_there_is_given_up_where_that_serves_one_more() -> None:
+    held = (Instance(parse_slice("1g.10gb@0"), outsiders=("someone",)), Instance(parse_slice("1g.10gb@4")))
+    given = problem([host(gpu(instances=held, mig=True))], [need(), need("big", memory_mib=30000, priority=10)])
+    assert plan(given) == {"big-1": "h1/0:3g.40gb@4", "ocr-1": "h1/0:1g.10gb@1"}
+    assert layouts(given) == {"h1/0": "mig: 1g.10gb@0 1g.10gb@1 3g.40gb@4"}
 
 
 def test_a_slice_cut_into_smaller_compute_instances_is_not_given_away() -> None:

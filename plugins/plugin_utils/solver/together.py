@@ -10,6 +10,7 @@ that a rule which the program does not know (a wish to be spread, a group that s
 
 from __future__ import annotations
 
+import math
 import typing as t
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,19 +47,22 @@ _WORK = Limits(absolute=0.99, nodes=20, iterations=200_000)
 @dataclass(frozen=True)
 class Together:
     """``hints``: a place for each replica that the program serves. ``most``: priority -> how many of those who wait can be served at most,
-    given what was reached for higher priorities. ``better``: more are served than ``reached`` said, at the first priority where it differs.
+    given what was reached for higher priorities. ``gpus``: the fewest that have to be opened for that, None where it was not asked.
+    ``better``: more are served than ``reached`` said, at the first priority where it differs, or as many on fewer GPUs.
     """
 
     hints: Mapping[Key, Hint]
     most: Mapping[int, int]
+    gpus: int | None
     better: bool
 
 
-def plan_together(fleet: Fleet, waiting: Waiting, reached: Mapping[int, int]) -> Together | None:
+def plan_together(fleet: Fleet, waiting: Waiting, reached: Mapping[int, int], opened: int | None = None) -> Together | None:
     """The program for those who wait, on a fleet on which nobody of them has a place yet.
 
-    ``reached``: priority -> how many of them have been served already by other means; only more than that is of interest. None where the
-    solver is not there, the fleet is too large for it, or HiGHS has no answer within its limits.
+    ``reached``: priority -> how many of them have been served already by other means; only more than that is of interest. ``opened``: how
+    many GPUs that took, where fewer are of interest too. None where the solver is not there, the fleet is too large for it, or HiGHS has no
+    answer within its limits.
     """
     if not available() or not waiting:
         return None
@@ -66,7 +70,7 @@ def plan_together(fleet: Fleet, waiting: Waiting, reached: Mapping[int, int]) ->
     if model.program.columns > MOST_COLUMNS:
         return None
     try:
-        return model.solved(reached)
+        return model.solved(reached, opened)
     except SolverError:
         return None
 
@@ -271,8 +275,8 @@ class _Model:
                 levels[-kind.need.priority] += [column for column, _group, _profile in kind.columns]
         return {-key: columns for key, columns in levels.items()}
 
-    def solved(self, reached: Mapping[int, int]) -> Together:
-        """Level by level: what can be served at most, and whether that is more than was ``reached``."""
+    def solved(self, reached: Mapping[int, int], opened: int | None) -> Together:
+        """Level by level: what can be served at most, and whether that is more than was ``reached``; then on how many GPUs."""
         most: dict[int, int] = {}
         served: dict[int, int] = {}
         better = False
@@ -295,10 +299,16 @@ class _Model:
             else:
                 served[priority] = min(have, most[priority])
             self._keep(columns, served[priority])
-        if not better:
-            return Together({}, most, False)
-        self.program.set_cost(dict.fromkeys(self.opened, 1.0))
-        return Together(self._hints(self.program.solve(_WORK)), most, True)
+        gpus: int | None = None
+        if better or opened is not None:
+            self.program.set_cost(dict.fromkeys(self.opened, 1.0))
+            gpus = math.ceil(self.program.solve(_WORK, relaxed=True).bound - 1e-6)
+        if not better and (gpus is None or opened is None or gpus >= opened):
+            return Together({}, most, gpus, False)
+        found = self.program.solve(_WORK)
+        gpus = max(gpus or 0, math.ceil(found.bound - 1e-6))
+        better = better or (opened is not None and round(found.objective) < opened)
+        return Together(self._hints(found) if better else {}, most, gpus, better)
 
     def _keep(self, columns: Sequence[int], least: int) -> None:
         (row,) = self.program.add_rows(1, lower=least).tolist()
