@@ -117,7 +117,7 @@ class Books:
         quota, used = self._quotas[team], self._used[team][key]
         limit = self._limits[team].get(key)
         over = 0 if limit is None else used + amount - limit
-        if limit is not None and over > 0 and (own or not quota.borrow):
+        if limit is not None and over > 0 and (own or not quota.borrow or quota.workspace is None):
             return Debit(f"team {team} has used {_size(key, used)} of its {_limit(key, limit)} (fleet_quotas)", team, key, over)
         if quota.workspace is None:
             return None
