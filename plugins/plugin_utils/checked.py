@@ -197,7 +197,7 @@ def _fields_at(model: type[BaseModel], path: Path) -> list[str]:
     for part in path:
         if isinstance(part, str):
             fields = {info.alias or name: info.annotation for name, info in kind.model_fields.items()}
-            kind = _model_in(fields[part])
+            kind = _model_in(fields[part]) if part in fields else kind  # else a key of a mapping of models
     return [info.alias or name for name, info in kind.model_fields.items()]
 
 

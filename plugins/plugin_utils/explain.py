@@ -66,6 +66,9 @@ def _host_reason(fleet: Fleet, host: HostState, need: Need, name: str) -> str:
     short = host.free.shortage(need.resources)
     if short:
         return ", ".join(f"needs {_amount(kind, want)} and has {_amount(kind, max(have, 0))} left" for kind, (want, have) in short.items())
+    rule = host.rule_refusal(need)
+    if rule is not None:
+        return rule
     if not host.gpus:
         return "no GPU"
     open_, counts = 0, Counter[str]()
@@ -108,6 +111,11 @@ def gpu_refusal(state: GpuState, need: Need) -> str | None:
     refusal = state.refusal(MODE_OF[need.isolation], need.sharing)
     if refusal is not None:
         return refusal
+    if state.crowded(need):
+        return f"with {state.replicas[need.service]} of it already (max_per_gpu)"
+    debit = state.debit(need)
+    if debit is not None:
+        return f"that its team may not have: {debit.words}"
     if need.isolation == "shared":
         return state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing)
     if need.isolation == "exclusive":
@@ -115,7 +123,7 @@ def gpu_refusal(state: GpuState, need: Need) -> str | None:
     names = _acceptable(state, need)
     if not names:
         return f"without a profile for {what(need)}"
-    if state.best_cut(names) is not None:
+    if state.best_cut(state.profiles(need)) is not None:
         return None
     return f"without a free pinned slice for {what(need)}" if state.gpu.fixed else f"without room for {what(need)}"
 

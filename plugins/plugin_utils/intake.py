@@ -17,7 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import mps_
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import surge_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.claims import only_watches
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, PlacementRules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Layout, Policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     TIME_SLICE,
@@ -30,6 +30,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Pin,
     Placement,
     Resources,
+    Rules,
 )
 
 FACTS_SCHEMA = 1
@@ -77,6 +78,14 @@ def need_of(manifest: Manifest, bars: Mapping[str, Bars] | None = None) -> Need:
         ports=tuple(sorted((port.name, port.host) for port in model.ports)),
         adopted=model.lifecycle == "adopted",
         bars=(bars or {}).get(manifest.service, {}),
+        team=model.team,
+        rules=_rules(model.placement),
+    )
+
+
+def _rules(said: PlacementRules) -> Rules:
+    return Rules(
+        said.spread, said.max_per_host, said.max_per_gpu, tuple(sorted(said.apart)), tuple(sorted(said.together)), said.all_or_nothing
     )
 
 

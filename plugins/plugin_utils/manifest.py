@@ -32,7 +32,7 @@ SCHEMA = 1
 # Parts that no host's plan has, and that a deploy carries out all the same: no container is made anew for them.
 SETTINGS = ("route", "rollout", "lease")
 # Fields whose change alone is no reason to touch a replica that runs.
-NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description", "secrets", "needs", *SETTINGS})
+NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description", "secrets", "needs", "placement", *SETTINGS})
 # Fields that came with a later release: where they are not used, they must not make every plan before it stale.
 _LATER = frozenset({"triton", "speech", "weights"})
 # The collection pins a replica to its slice by the device request alone; these would fight with it.
@@ -282,6 +282,28 @@ class Route(Strict):
     timeout: int = Field(default=60, ge=1, le=86400, description="seconds that an answer may take")
 
 
+class PlacementRules(Strict):
+    """Where replicas are beside others."""
+
+    spread: t.Literal["host", "gpu", "pack"] = Field(
+        default="host", description="wish: replicas on different hosts, then GPUs; on different GPUs; or near to each other"
+    )
+    max_per_host: int | None = Field(default=None, ge=1, description="replicas of this service on one host")
+    max_per_gpu: int | None = Field(default=None, ge=1, description="replicas of this service on one GPU")
+    apart: list[Name] = Field(
+        default_factory=list, max_length=100, description="never on a host with one of these services, nor they with it"
+    )
+    together: list[Name] = Field(default_factory=list, max_length=100, description="only on a host that has one of these services")
+    all_or_nothing: bool = Field(default=False, description="all replicas get a place, or none does")
+
+    @model_validator(mode="after")
+    def _agree(self) -> PlacementRules:
+        for index, service in enumerate(self.together):
+            if service in self.apart:
+                raise Wrong(f"'{service}' is to be apart and together", "take it out of one of the two", "together", index)
+        return self
+
+
 class WarmUp(Strict):
     """A request that a new version has to answer before anybody else's reaches it."""
 
@@ -340,6 +362,7 @@ class ManifestModel(Strict):
     priority: int = Field(default=50, ge=0, le=100, description="higher is placed first")
     gpu: Gpu = Field(default_factory=Gpu)
     host: Host = Field(default_factory=Host)
+    placement: PlacementRules = Field(default_factory=PlacementRules)
     ports: list[Port] = Field(default_factory=list)
     health: Health | None = None
     env: dict[t.Annotated[str, AfterValidator(_env_name)], str] = Field(default_factory=dict)
@@ -366,6 +389,7 @@ class ManifestModel(Strict):
         if self.rollout.warm_up is not None and self.health is None:
             raise Wrong("a warm-up request needs to know the port", "add 'health: {port: ...}'", "rollout", "warm_up")
         _targets_differ(self.volumes)
+        _not_itself(self.service, self.placement)
         if self.lifecycle == "managed":
             _can_be_rendered(self)
         return self
@@ -386,6 +410,13 @@ def _ports_agree(ports: Sequence[Port], health: Health | None) -> None:
 
 def _known_ports(ports: Sequence[Port]) -> str:
     return f"write one of: {', '.join(port.name for port in ports)}" if ports else "add a port"
+
+
+def _not_itself(service: str, rules: PlacementRules) -> None:
+    for field in ("apart", "together"):
+        if service in getattr(rules, field):
+            hint = "write 'max_per_host: 1'" if field == "apart" else "write 'spread: pack', or name another service"
+            raise Wrong(f"'{service}' is this service itself", hint, "placement", field, getattr(rules, field).index(service))
 
 
 def _targets_differ(volumes: Sequence[Volume]) -> None:

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import typing as t
 from collections.abc import Iterable, Mapping, Set
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut, Cutter, Slices
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.placement_rules import Rulebook
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MPS,
     TIME_SLICE,
@@ -22,6 +24,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Problem,
     Sharing,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Books, Charge, Debit, share_charge, slice_charge, whole_charge
 
 
 class GpuState:
@@ -30,9 +33,10 @@ class GpuState:
     ``fixed`` slices stay whatever comes (given away, or held by somebody unknown); ``spare`` ones are there, and nobody needs them.
     """
 
-    def __init__(self, gpu: Gpu, host: Host, cutter: Cutter | None) -> None:
+    def __init__(self, gpu: Gpu, host: Host, cutter: Cutter | None, books: Books | None = None) -> None:
         self.gpu = gpu
         self.host = host
+        self.books = books or Books((), ())
         self.cutter = cutter
         self.mode: Mode | None = gpu.pin.mode if gpu.pin else None
         self.sharing: Sharing | None = gpu.pin.sharing if gpu.pin and gpu.pin.mode == "shared" else None
@@ -42,7 +46,7 @@ class GpuState:
         self.compute_free = 1.0
         self.replicas: dict[str, int] = {}
         self.fixed, self.spare, self.reusable = self._slices()
-        self._there = frozenset((*self.fixed, *self.spare))
+        self._found = (self.spare, self.reusable)
         self._cuts: dict[tuple[str, ...], Cut | None] = {}
 
     def _slices(self) -> tuple[Slices, Slices, Slices]:
@@ -150,8 +154,7 @@ class GpuState:
         for one in [one for one, name in self.owners.items() if name == owner]:
             del self.owners[one]
             self.fixed = tuple(each for each in self.fixed if each != one)
-            if one in self._there:
-                self.spare = tuple(sorted((*self.spare, one)))
+            self._come_back()
         if owner in self.tenants:
             self.tenants.remove(owner)
             self.memory_free += memory_mib
@@ -160,6 +163,64 @@ class GpuState:
             self.mode = self.gpu.pin.mode if self.gpu.pin else None
             self.sharing = self.gpu.pin.sharing if self.gpu.pin and self.gpu.pin.mode == "shared" else None
         self._count(service, -1)
+
+    def _come_back(self) -> None:
+        """Of the slices that were found, those that can stay beside what is given away."""
+        kept, spare = self.fixed, []
+        for one in self._found[0]:
+            if one not in self.fixed and self.cutter is not None and self.cutter.fits(kept, one):
+                kept = (*kept, one)
+                spare.append(one)
+        self.spare = tuple(spare)
+        self.reusable = tuple(one for one in self._found[1] if one in spare)
+
+    def save(self) -> tuple[t.Any, ...]:
+        """Everything that may change, for :meth:`load`."""
+        given = (dict(self.owners), list(self.tenants), dict(self.replicas))
+        return (self.mode, self.sharing, self.memory_free, self.compute_free, self.fixed, self.spare, self.reusable, *given)
+
+    def load(self, saved: tuple[t.Any, ...]) -> None:
+        """Back to how it was; ``saved`` is used up."""
+        self.mode, self.sharing, self.memory_free, self.compute_free, self.fixed, self.spare, self.reusable = saved[:7]
+        self.owners, self.tenants, self.replicas = saved[7:]
+        self._cuts.clear()
+
+    def names(self) -> list[str]:
+        """The replicas that are on it, by name."""
+        return sorted({*self.tenants, *self.owners.values()})
+
+    def profiles(self, need: Need) -> tuple[str, ...]:
+        """Names of the profiles that serve a need and that its team may still have."""
+        if self.cutter is None:
+            return ()
+        names = self.cutter.acceptable(need.memory_mib, need.compute, need.profile)
+        if not self.books.limited(need.team):
+            return names
+        return tuple(name for name in names if self.books.refusal(need.team, self.slice_charge(name)) is None)
+
+    def slice_charge(self, profile: str) -> Charge:
+        """What a slice of this profile counts against a quota."""
+        if self.cutter is None or profile not in self.cutter.profiles:
+            return ()
+        found = self.cutter.profiles[profile]
+        return slice_charge(self.gpu.board, found.memory_mib, found.size)
+
+    def debit(self, need: Need) -> Debit | None:
+        """The limit of a quota that keeps one more replica away, whatever it gets here; None when none does."""
+        if not self.books.limited(need.team):
+            return None
+        if need.isolation == "shared":
+            return self.books.refusal(need.team, share_charge(self.gpu.board, need.memory_mib))
+        if need.isolation == "exclusive":
+            return self.books.refusal(need.team, whole_charge([(self.gpu.board, self.gpu.memory_mib)] * need.count))
+        names = () if self.cutter is None else self.cutter.acceptable(need.memory_mib, need.compute, need.profile)
+        debits = [self.books.refusal(need.team, self.slice_charge(name)) for name in names]
+        return None if not debits or None in debits else debits[0]
+
+    def crowded(self, need: Need) -> bool:
+        """Has it as many replicas of the service as one GPU may have?"""
+        most = need.rules.max_per_gpu
+        return most is not None and self.replicas.get(need.service, 0) >= most
 
     def shared_refusal(self, memory_mib: int, compute: float, sharing: Sharing = TIME_SLICE) -> str | None:
         """Why one more sharer does not fit."""
@@ -187,8 +248,12 @@ class GpuState:
 class HostState:
     """One host: resources and ports that are left, and its GPUs by PCI address."""
 
-    def __init__(self, host: Host, gpus: Iterable[GpuState]) -> None:
+    def __init__(self, host: Host, gpus: Iterable[GpuState], books: Books | None = None, rulebook: Rulebook | None = None) -> None:
         self.host = host
+        self.books = books or Books((), ())
+        self.rulebook = rulebook or Rulebook(())
+        # What it can do for a kind of need, until something changes here.
+        self.answers: dict[t.Any, t.Any] = {}
         self.gpus = sorted(gpus, key=lambda state: (state.gpu.pci, state.gpu.uuid))
         self.by_uuid = {state.gpu.uuid: state for state in self.gpus}
         self.free = host.capacity
@@ -197,6 +262,28 @@ class HostState:
         # What replicas that are still wanted hold by their last plan: while it is decided who stays, nobody else gets these.
         self.claimed: dict[int, str] = {}
         self.replicas: dict[str, int] = {}
+
+    def rule_refusal(self, need: Need, together: bool = True) -> str | None:
+        """Why one more replica would be against a rule about who is beside whom; None when it is not."""
+        return self.rulebook.refusal(need, self.replicas, together)
+
+    def save(self) -> tuple[t.Any, ...]:
+        """Everything that may change besides its GPUs, for :meth:`load`."""
+        return (self.free, dict(self.ports), dict(self.replicas))
+
+    def load(self, saved: tuple[t.Any, ...]) -> None:
+        """Back to how it was; ``saved`` is used up."""
+        self.free, self.ports, self.replicas = saved
+        self.answers.clear()
+
+    def charge(self, need: Need, placement: Placement) -> Charge:
+        """What a place counts against a quota. Of GPUs that nobody sees: what was asked for."""
+        states = [self.by_uuid[uuid] for uuid in placement.gpus if uuid in self.by_uuid]
+        if placement.mode == "shared":
+            return share_charge(states[0].gpu.board if states else "", need.memory_mib)
+        if placement.slice is not None and states and (charge := states[0].slice_charge(placement.slice.profile)):
+            return charge
+        return unseen_charge(need) if not states else whole_charge((state.gpu.board, state.gpu.memory_mib) for state in states)
 
     def usable(self, uuids: Iterable[str]) -> tuple[GpuState, ...]:
         """The GPUs of these names, if all are here and well; else none."""
@@ -245,6 +332,8 @@ class HostState:
         self.free = self.free.less(need.resources)
         self.ports.update({port: placement.name for _name, port in placement.ports})
         self.replicas[need.service] = self.replicas.get(need.service, 0) + 1
+        self.books.book(placement.name, need.team, self.charge(need, placement))
+        self.answers.clear()
 
     def unseat(self, need: Need, placement: Placement) -> None:
         """The reverse of :meth:`seat`, of the GPUs too."""
@@ -252,19 +341,33 @@ class HostState:
         for port in [port for port, name in self.ports.items() if name == placement.name]:
             del self.ports[port]
         self.replicas[need.service] -= 1
+        self.books.strike(placement.name)
+        self.answers.clear()
         for state in self.usable(placement.gpus):
             state.leave(placement.name, need.service, need.memory_mib, need.compute or 0)
+
+
+def unseen_charge(need: Need) -> Charge:
+    """What a replica counts whose GPUs nobody sees: of a host that is not part of the run, or down."""
+    if need.isolation == "exclusive":
+        return whole_charge([("", need.memory_mib)] * need.count)
+    return slice_charge("", need.memory_mib, 1) if need.isolation == "slice" else share_charge("", need.memory_mib)
 
 
 class Fleet:
     """All hosts of a problem."""
 
     def __init__(self, problem: Problem) -> None:
+        self.books = Books(problem.quotas, problem.workspaces)
+        self.rulebook = Rulebook(problem.needs)
+        self._kinds: dict[tuple[t.Any, ...], int] = {}
         self.cutters: dict[Geometry, Cutter] = {}
         self.hosts: dict[str, HostState] = {}
         for each in sorted(problem.hosts, key=lambda host: host.name):
             gpus = () if each.down else each.gpus
-            self.hosts[each.name] = HostState(each, [GpuState(gpu, each, self._cutter(gpu)) for gpu in gpus])
+            self.hosts[each.name] = HostState(
+                each, [GpuState(gpu, each, self._cutter(gpu), self.books) for gpu in gpus], self.books, self.rulebook
+            )
         wanted = {need.service: need.replicas for need in problem.needs}
         for placement in sorted(problem.previous, key=lambda each: each.rank):
             host = self.hosts.get(placement.host)
@@ -275,6 +378,10 @@ class Fleet:
             f"{need.service}-{number}" for need in problem.needs if need.adopted for number in range(1, need.replicas + 1)
         )
         self.asked = frozenset(port for need in problem.needs for _name, port in need.ports if port is not None)
+
+    def kind(self, what: tuple[t.Any, ...]) -> int:
+        """A number for each kind of need, for it is asked for often."""
+        return self._kinds.setdefault(what, len(self._kinds))
 
     def _cutter(self, gpu: Gpu) -> Cutter | None:
         if gpu.geometry is None:

@@ -260,6 +260,7 @@ def test_a_manifest_becomes_a_need() -> None:
         not_models=("nvl", "pcie"),
         resources=Resources(4, 16384, 1024, 20480),
         ports=(("http", 80), ("metrics", None)),
+        team="claims",
     )
     sliced = need_of(read_manifest("m", manifest_text(gpu="{profile: 3g.40gb, compute: 0.5}", lifecycle="adopted")))
     assert (sliced.isolation, sliced.profile, sliced.compute, sliced.memory_mib, sliced.adopted) == ("slice", "3g.40gb", 0.5, 0, True)

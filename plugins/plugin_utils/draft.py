@@ -1,0 +1,234 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The plan while it is made: who has which place, who must find another, and a way back from what was only tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass
+from functools import partial
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import kind_of, offers
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    MODE_OF,
+    TIME_SLICE,
+    Displaced,
+    Displacement,
+    Need,
+    Placement,
+    Problem,
+)
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where :meth:`Draft.back` goes back to."""
+
+    changes: int
+    fruitless: frozenset[object]
+    displaced: Mapping[Key, tuple[str, Displacement]]
+    freed: bool
+
+
+class Draft:
+    """Decisions so far. ``placed``: who has a place; ``leaving``: who holds a place on a drained GPU until there is another.
+
+    ``kept``: the places that were right at the beginning. ``displaced``: who left one of them, for whom and why. ``waiting``: who lost
+    its place to others and looks for one again.
+    """
+
+    def __init__(self, problem: Problem, fleet: Fleet, before: Mapping[Key, Placement]) -> None:
+        self.problem = problem
+        self.fleet = fleet
+        self.before = before
+        self.needs = {need.service: need for need in problem.needs}
+        self.placed: dict[Key, Placement] = {}
+        self.leaving: dict[Key, Placement] = {}
+        self.kept: dict[Key, Placement] = {}
+        self.displaced: dict[Key, tuple[str, Displacement]] = {}
+        self.freed = False
+        self._fruitless: set[object] = set()
+        self._log: list[Callable[[], object]] = []
+        self._open = 0
+
+    # Trying
+
+    def mark(self) -> Mark:
+        """Begin to try something; ends with :meth:`back` or :meth:`keep`."""
+        self._open += 1
+        return Mark(len(self._log), frozenset(self._fruitless), dict(self.displaced), self.freed)
+
+    def back(self, mark: Mark) -> None:
+        """Undo everything since."""
+        while len(self._log) > mark.changes:
+            self._log.pop()()
+        self._fruitless, self.displaced, self.freed = set(mark.fruitless), dict(mark.displaced), mark.freed
+        self._open -= 1
+
+    def keep(self) -> None:
+        """What was tried stands."""
+        self._open -= 1
+        if not self._open:
+            self._log.clear()
+
+    def _remember(self, host: HostState, states: Iterable[GpuState]) -> None:
+        if self._open:
+            self._log.append(partial(host.load, host.save()))
+            self._log.extend(partial(state.load, state.save()) for state in states)
+
+    # Changing
+
+    def put(self, need: Need, place: Placement, states: tuple[GpuState, ...]) -> bool:
+        """Give a replica a place; False when somebody has it, or it cannot be."""
+        host = self.fleet.hosts[place.host]
+        if not can_take(place, states):
+            return False
+        self._remember(host, states)
+        if not take(need, place, states):
+            return False
+        host.seat(need, place)
+        key = (place.service, place.replica)
+        self.placed[key] = place
+        if self._open:
+            self._log.append(partial(self.placed.pop, key, None))
+            self._log.append(partial(self.fleet.books.strike, place.name))
+        if place.service in self.fleet.rulebook.anchors:
+            self._fruitless.clear()
+        return True
+
+    def lift(self, key: Key) -> Placement:
+        """Take a replica's place away."""
+        place = self.placed.pop(key)
+        host, need = self.fleet.hosts[place.host], self.needs[place.service]
+        self._remember(host, host.usable(place.gpus))
+        host.unseat(need, place)
+        self._fruitless.clear()
+        self.freed = True
+        if self._open:
+            charge = host.charge(need, place)
+            self._log.append(partial(self.fleet.books.book, place.name, need.team, charge))
+            self._log.append(partial(self.placed.__setitem__, key, place))
+        return place
+
+    def place(self, need: Need, replica: int, hosts: Set[str] | None = None) -> Placement | None:
+        """The best place for one more replica, taken; None when there is none. ``hosts``: only on these."""
+        kind = self.kind(need)
+        if kind in self._fruitless:
+            return None
+        refused = False
+        before = self.before.get((need.service, replica))
+        for offer in sorted(offers(self.fleet, need), key=lambda each: each.rank):
+            if hosts is not None and offer.host.host.name not in hosts:
+                refused = True
+                continue
+            ports = self.ports(offer.host, need, replica, before)
+            if isinstance(ports, str):
+                refused = True
+                continue
+            place = Placement(
+                need.service,
+                replica,
+                offer.host.host.name,
+                MODE_OF[need.isolation],
+                tuple(state.gpu.uuid for state in offer.gpus),
+                None if offer.cut is None else offer.cut.slice,
+                tuple(sorted(ports.items())),
+                need.sharing if need.isolation == "shared" else TIME_SLICE,
+            )
+            if self.put(need, place, offer.gpus):
+                return place
+        if not refused:
+            self._fruitless.add(kind)
+        return None
+
+    def ports(self, host: HostState, need: Need, replica: int, before: Placement | None) -> dict[str, int] | str:
+        """The replica's ports on a host: as they were there, if they can be; or why it cannot have any."""
+        old = dict(before.ports) if before is not None and before.host == host.host.name else {}
+        return host.choose_ports(need, f"{need.service}-{replica}", old, self.fleet.asked)
+
+    def hopeless(self, need: Need) -> bool:
+        """Is there no place for one more replica, as things are?"""
+        kind = self.kind(need)
+        if kind not in self._fruitless and not any(True for _offer in offers(self.fleet, need)):
+            self._fruitless.add(kind)
+        return kind in self._fruitless
+
+    def is_fruitless(self, what: object) -> bool:
+        """Was it in vain, and is nothing free since?"""
+        return what in self._fruitless
+
+    def in_vain(self, what: object) -> None:
+        """Remember that something was tried in vain, until a place is given back."""
+        self._fruitless.add(what)
+
+    def kind(self, need: Need) -> object:
+        """Equal for needs of which none has a place when one has none."""
+        return (need.service if self.fleet.rulebook.alone(need) else "", self.fleet.kind(kind_of(need)))
+
+    # Asking
+
+    def need_of(self, key: Key) -> Need:
+        """The need of a replica."""
+        return self.needs[key[0]]
+
+    def movable(self, name: str) -> Key | None:
+        """The replica of this name, if it is one whose place may be taken away: nobody knows where else an adopted one could be,
+        one on a drained GPU looks for a place itself, and one that others need beside it takes them along."""
+        key = key_of(name)
+        place = self.placed.get(key)
+        if place is None or self.needs[key[0]].adopted or place.host not in self.fleet.hosts or self._needed(place):
+            return None
+        return key
+
+    def _needed(self, place: Placement) -> bool:
+        return needed_there(self.fleet, self.needs, place)
+
+    def result(self) -> tuple[Displaced, ...]:
+        """Who left a place that was right, in order."""
+        moved = [
+            (key, why) for key, why in self.displaced.items() if key in self.kept and _where(self.placed.get(key)) != _where(self.kept[key])
+        ]
+        return tuple(Displaced(*key, *why) for key, why in sorted(moved))
+
+
+def _where(place: Placement | None) -> object:
+    return None if place is None else (place.host, place.mode, place.gpus, place.slice)
+
+
+def needed_there(fleet: Fleet, needs: Mapping[str, Need], place: Placement) -> bool:
+    """Would somebody on the host be without the service that it goes together with, if this replica went?"""
+    if place.service not in fleet.rulebook.anchors or place.host not in fleet.hosts:
+        return False
+    there = fleet.hosts[place.host].replicas
+    if there.get(place.service, 0) > 1:
+        return False
+    beside = (needs[name].rules.together for name, count in there.items() if count > 0 and name in needs)
+    return any(place.service in names and not any(there.get(name, 0) > 0 for name in names if name != place.service) for names in beside)
+
+
+def key_of(name: str) -> Key:
+    """The inverse of a placement's name."""
+    service, _dash, number = name.rpartition("-")
+    return service, int(number)
+
+
+def can_take(place: Placement, states: tuple[GpuState, ...]) -> bool:
+    """Are the GPUs there, and open for the mode?"""
+    return bool(states) and all(state.open_for(place.mode) for state in states)
+
+
+def take(need: Need, place: Placement, states: tuple[GpuState, ...]) -> bool:
+    """Give the GPUs of a place away, without anything of the host; False when they cannot be."""
+    if place.slice is not None:
+        return states[0].take_slice(place.name, need.service, place.slice)
+    if place.mode == "shared":
+        return states[0].take_share(place.name, need.service, need.memory_mib, need.compute or 0, place.sharing)
+    if not all(state.open_for("whole") for state in states):
+        return False
+    for state in states:
+        state.take_whole(place.name, need.service)
+    return True

@@ -1,0 +1,363 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Making room for a replica that has no place: others move to another right place, or give way to a higher priority.
+
+A *way* is one GPU (or several of one host for a replica that needs several) and the replicas that would have to leave it. The ways of a
+host are found once for each kind of need and remembered until something changes there. Everything is tried, and undone when it does not
+work; how much is tried has a limit, so that a plan takes its time and no more.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import stay
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Displacement, Need, Placement
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, share_charge, whole_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
+
+# How often something is tried for one replica.
+TRIES = 48
+
+
+class Way(t.NamedTuple):
+    """Who would have to leave a host for one more replica; the least comes first."""
+
+    rank: tuple[t.Any, ...]
+    host: str
+    names: tuple[str, ...]
+
+
+May = Callable[[str], bool]
+
+
+class Room:
+    """Makes room for one replica after the other in one draft."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._tries = 0
+
+    def moved(self, need: Need, replica: int) -> Placement | None:
+        """A place for one more replica for which others move, as few as will do; each of them has another right place then."""
+        draft = self._draft
+        stuck = ("moves", draft.kind(need), need.priority)
+        if not draft.problem.moves or draft.is_fruitless(stuck):
+            return None
+        self._tries = TRIES
+        for budget in range(1, draft.problem.moves + 1):
+            gone: dict[Key, Placement] = {}
+            place = self._by_moves(need, replica, need, budget, gone)
+            if place is not None:
+                self._note(gone, place, "moved")
+                return place
+        draft.in_vain(stuck)
+        return None
+
+    def taken(self, need: Need, replica: int) -> tuple[Placement, list[Key]] | None:
+        """A place for one more replica that lower priorities give up, or teams that have borrowed; and who is without one now."""
+        draft = self._draft
+        stuck = ("taken", draft.kind(need), need.priority)
+        if draft.is_fruitless(stuck) or not (draft.problem.preemption or draft.fleet.books.limited(need.team)):
+            return None
+        mark = draft.mark()
+        gone: dict[Key, Placement] = {}
+        way = self._clear_quota(need, gone)
+        place = None
+        if way is not None:
+            place = (draft.place(need, replica) or self.moved(need, replica)) if gone else None
+            if place is None and draft.problem.preemption:
+                place = self._by_force(need, replica, gone)
+        if place is None:
+            draft.back(mark)
+            draft.in_vain(stuck)
+            return None
+        for key, old in sorted(gone.items(), key=lambda each: (-draft.need_of(each[0]).priority, each[0])):
+            if stay(draft, key, old):
+                del gone[key]
+        draft.keep()
+        self._note(gone, place, way or "preempted")
+        return place, sorted(gone)
+
+    def _note(self, gone: Iterable[Key], place: Placement, way: Displacement) -> None:
+        for key in gone:
+            self._draft.displaced[key] = (place.name, way)
+
+    # Moves
+
+    def _by_moves(self, need: Need, replica: int, first: Need, budget: int, gone: dict[Key, Placement]) -> Placement | None:
+        """``first``: for whom all of it is done. ``gone``: who has moved for it already, and from where; filled when it works."""
+        draft = self._draft
+        for way in self._ways(need, first.priority, False):
+            keys = [key_of(name) for name in way.names]
+            if len(keys) > budget:
+                return None
+            if not keys or any(key in gone for key in keys):
+                continue
+            left = budget - len(keys)
+            if not left and any(draft.hopeless(draft.need_of(key)) for key in keys):
+                continue
+            self._tries -= 1
+            if self._tries < 0:
+                return None
+            mark = draft.mark()
+            trial = {**gone, **{key: draft.lift(key) for key in keys}}
+            place = draft.place(need, replica, {way.host})
+            if place is not None and self._resettle(keys, first, left, trial):
+                gone.update(trial)
+                draft.keep()
+                return place
+            draft.back(mark)
+        return None
+
+    def _resettle(self, keys: Sequence[Key], first: Need, left: int, gone: dict[Key, Placement]) -> bool:
+        """Another place for each, the largest first; for them others may move in turn."""
+        for key in sorted(keys, key=lambda each: (-_size(self._draft.need_of(each)), each)):
+            need, before = self._draft.need_of(key), len(gone)
+            place = self._draft.place(need, key[1])
+            if place is None and left:
+                place = self._by_moves(need, key[1], first, left, gone)
+                left -= len(gone) - before
+            if place is None:
+                return False
+        return True
+
+    # Force
+
+    def _by_force(self, need: Need, replica: int, gone: dict[Key, Placement]) -> Placement | None:
+        """The place of lower priorities: of the fewest and lowest that are on one GPU, else of all on one host."""
+        draft = self._draft
+        for way in self._ways(need, need.priority, True):
+            mark = draft.mark()
+            trial = {key: draft.lift(key) for key in map(key_of, way.names) if key in draft.placed}
+            place = draft.place(need, replica, {way.host})
+            if place is not None:
+                gone.update(trial)
+                draft.keep()
+                return place
+            draft.back(mark)
+        return None
+
+    def _ways(self, need: Need, priority: int, force: bool) -> list[Way]:
+        draft = self._draft
+        kind = None if draft.fleet.rulebook.alone(need) else draft.kind(need)
+        version = draft.fleet.books.version if draft.fleet.books.limited(need.team) else 0
+        found: list[Way] = []
+        for host in draft.fleet.hosts.values():
+            if host.host.environment != need.environment or host.host.down:
+                continue
+            asked = (kind, priority, force, need.service if host.replicas.get(need.service) else "", version)
+            if kind is None or asked not in host.answers:
+                host.answers[asked] = sorted(self._of_host(host, need, priority, force))
+            found.extend(host.answers[asked])
+        return sorted(found)
+
+    def _of_host(self, host: HostState, need: Need, priority: int, force: bool) -> Iterator[Way]:
+        draft = self._draft
+
+        def may(name: str) -> bool:
+            key = draft.movable(name)
+            if key is None or key[0] == need.service:
+                return False
+            theirs = draft.needs[key[0]].priority
+            return theirs < priority if force else theirs <= priority and key[0] not in draft.problem.changed
+
+        there = sorted({name for state in host.gpus for name in state.names()})
+        rules = self._in_the_way(host, need, there)
+        if rules is None or not all(map(may, rules)):
+            return
+        sets = _whole(host, need, may) if need.isolation == "exclusive" else _one(host, need, may)
+        for where, names in sets:
+            every = self._with_resources(host, need, {*names, *rules}, [name for name in there if may(name)])
+            if every is not None:
+                yield self._way(host, every, where)
+        if force and (all_ := [name for name in there if may(name)]):
+            yield self._way(host, all_, ("~", 99))
+
+    def _way(self, host: HostState, names: Iterable[str], where: tuple[str, int]) -> Way:
+        ordered = tuple(sorted(names))
+        needs = [self._draft.need_of(key_of(name)) for name in ordered]
+        most = max((need.priority for need in needs), default=0)
+        return Way((where[0] == "~", len(ordered), most, sum(map(_size, needs)), host.host.name, *where), host.host.name, ordered)
+
+    def _in_the_way(self, host: HostState, need: Need, there: Sequence[str]) -> list[str] | None:
+        """Who is on the host against a rule, or has a port that is asked for; None when it is nobody's leaving that would help."""
+        others = self._draft.fleet.rulebook.apart(need)
+        names = [name for name in there if key_of(name)[0] in others]
+        counts = {service: 0 if service in others else count for service, count in host.replicas.items()}
+        if self._draft.fleet.rulebook.refusal(need, counts) is not None:
+            return None
+        for _name, port in need.ports:
+            if port is not None and (holder := host.ports.get(port)) is not None:
+                names.append(holder)
+        return names
+
+    def _with_resources(self, host: HostState, need: Need, names: set[str], others: Sequence[str]) -> list[str] | None:
+        """With whoever else has to leave so that the host has the CPU, memory and disk; None when that is not enough."""
+        free = host.free
+        for name in names:
+            free = free.more(self._draft.need_of(key_of(name)).resources)
+        chosen = set(names)
+        for name in sorted(others, key=lambda each: (self._draft.need_of(key_of(each)).priority, each)):
+            short = free.shortage(need.resources)
+            theirs = self._draft.need_of(key_of(name)).resources
+            if short and name not in chosen and any((getattr(theirs, kind) or 0) > 0 for kind in short):
+                free = free.more(theirs)
+                chosen.add(name)
+        return None if free.shortage(need.resources) else sorted(chosen)
+
+    # Quotas
+
+    def _clear_quota(self, need: Need, gone: dict[Key, Placement]) -> Displacement | None:
+        """Take places away until the team's quota has room for one more; None when that cannot be. ``gone`` is filled."""
+        draft = self._draft
+        if not draft.fleet.books.limited(need.team):
+            return "preempted"
+        charges = sorted({charge for host in draft.fleet.hosts.values() for charge in _charges(host, need)}, key=_amount)
+        if any(draft.fleet.books.refusal(need.team, charge) is None for charge in charges):
+            return "preempted"
+        for charge in charges:
+            mark, lifted = draft.mark(), dict[Key, Placement]()
+            way: Displacement = "preempted"
+            while (debit := draft.fleet.books.refusal(need.team, charge)) is not None:
+                key = self._debtor(need, debit)
+                if key is None:
+                    break
+                way = "reclaimed" if debit.lent else way
+                lifted[key] = draft.lift(key)
+            if debit is None:
+                draft.keep()
+                gone.update(lifted)
+                return way
+            draft.back(mark)
+        return None
+
+    def _debtor(self, need: Need, debit: Debit) -> Key | None:
+        """Whose place counts against a limit and may be taken away: the lowest priority, and of those the one that is enough."""
+        draft, books = self._draft, self._draft.fleet.books
+        if not debit.lent and not draft.problem.preemption:
+            return None
+        space = books.workspace(need.team)
+        found = []
+        for key, place in draft.placed.items():
+            theirs = draft.needs[key[0]]
+            concerned = books.workspace(theirs.team) == space if debit.lent or debit.workspace else theirs.team == need.team
+            if debit.lent:
+                concerned = concerned and theirs.team != need.team and books.borrows(theirs.team, debit.key)
+            lower = theirs.priority < need.priority or (debit.lent and theirs.priority == need.priority)
+            if concerned and lower and key[0] != need.service:
+                much = sum(many for board, counted, many in books.charged(place.name) if counted == debit.key[0] and debit.key[1] in board)
+                if much and draft.movable(place.name) is not None:
+                    found.append((theirs.priority, much < debit.short, much if much >= debit.short else -much, key))
+        return min(found)[-1] if found else None
+
+
+def _size(need: Need) -> int:
+    return need.count * max(need.memory_mib, 1)
+
+
+def _amount(charge: Charge) -> tuple[t.Any, ...]:
+    return (sum(many for _board, counted, many in charge if counted == "memory"), charge)
+
+
+def _charges(host: HostState, need: Need) -> Iterator[Charge]:
+    """What a place on each kind of board of a host would count."""
+    if host.host.environment != need.environment:
+        return
+    for state in host.gpus:
+        if not state.serves(need):
+            continue
+        if need.isolation == "exclusive":
+            yield whole_charge([(state.gpu.board, state.gpu.memory_mib)] * need.count)
+        elif need.isolation == "shared":
+            yield share_charge(state.gpu.board, need.memory_mib)
+        elif state.cutter is not None:
+            for name in state.cutter.acceptable(need.memory_mib, need.compute, need.profile):
+                yield state.slice_charge(name)
+
+
+def could_be(state: GpuState, need: Need) -> bool:
+    """Would the GPU serve if those who are on it were not, as far as its owner, policy and quotas go?"""
+    gpu, mode = state.gpu, MODE_OF[need.isolation]
+    if gpu.blocked is not None or gpu.closed is not None or not state.serves(need) or state.debit(need) is not None or state.crowded(need):
+        return False
+    if gpu.pin is None and (mode not in state.host.modes or (mode == "shared" and need.sharing not in state.host.sharing)):
+        return False
+    if gpu.pin is not None and (gpu.pin.mode != mode or (mode == "shared" and gpu.pin.sharing != need.sharing)):
+        return False
+    strangers = gpu.outsiders or (mode != "mig" and any(one.outsiders for one in gpu.instances))
+    if strangers and state.mode != mode:
+        return False
+    if mode == "mig":
+        return bool(state.profiles(need))
+    return need.memory_mib <= gpu.memory_mib - (state.host.shared_reserve_mib if mode == "shared" else 0)
+
+
+_Found = tuple[tuple[str, int], Sequence[str]]
+
+
+def _one(host: HostState, need: Need, may: May) -> Iterator[_Found]:
+    """For a slice or a share: who would have to leave which GPU."""
+    mode = MODE_OF[need.isolation]
+    for state in host.gpus:
+        if not could_be(state, need):
+            continue
+        names = state.names()
+        if state.refusal(mode, need.sharing) is not None:
+            if names and all(map(may, names)):
+                yield (state.gpu.pci, 0), names
+        elif mode == "mig":
+            yield from _slices(state, need, may)
+        else:
+            yield from _shares(state, need, may)
+
+
+def _slices(state: GpuState, need: Need, may: May) -> Iterator[_Found]:
+    cutter = state.cutter
+    profiles = state.profiles(need)
+    if cutter is None:
+        return
+    if state.best_cut(profiles) is not None:
+        yield (state.gpu.pci, -1), ()
+    for name in profiles:
+        size = cutter.profiles[name].size
+        for start in cutter.profiles[name].starts:
+            new = Slice(start, name)
+            blockers = [one for one in state.fixed if one.start < start + size and start < one.start + cutter.profiles[one.profile].size]
+            names = [state.owners.get(one, "") for one in blockers]
+            if not blockers or (state.gpu.fixed and blockers != [new]) or not all(each and may(each) for each in names):
+                continue
+            if state.gpu.fixed or cutter.fits(tuple(one for one in state.fixed if one not in blockers), new):
+                yield (state.gpu.pci, start), names
+
+
+def _shares(state: GpuState, need: Need, may: May) -> Iterator[_Found]:
+    """One tenant, if any has enough to give back; else nobody: several of one GPU are found by force only."""
+    if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None:
+        yield (state.gpu.pci, -1), ()
+        return
+    for number, name in enumerate(sorted(state.tenants)):
+        if may(name):
+            yield (state.gpu.pci, number), (name,)
+    several = [name for name in sorted(state.tenants) if may(name)]
+    if len(several) > 1:
+        yield (state.gpu.pci, 98), several
+
+
+def _whole(host: HostState, need: Need, may: May) -> Iterator[_Found]:
+    """For whole GPUs: those of one board that the fewest would have to leave."""
+    boards: dict[str, list[tuple[int, str, list[str]]]] = {}
+    for state in host.gpus:
+        names = state.names()
+        strangers = len(state.fixed) > len(state.owners)
+        if could_be(state, need) and not strangers and all(map(may, names)) and (names or state.refusal("whole") is None):
+            boards.setdefault(state.gpu.board, []).append((len(names), state.gpu.pci, names))
+    for board in sorted(boards):
+        free = sorted(boards[board])
+        for first in range(len(free) - need.count + 1 if need.count == 1 else min(1, len(free) - need.count + 1)):
+            chosen = free[first : first + need.count]
+            yield (chosen[0][1], 0), sorted({name for _count, _pci, names in chosen for name in names})

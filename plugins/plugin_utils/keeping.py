@@ -1,0 +1,113 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether a place that a replica had is right still, and keeping it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Drain, Need, Placement
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState, unseen_charge
+
+
+def keep_all(draft: Draft) -> None:
+    """Who stays: adopted services first, for nothing moves them; then those that ask for what they had, so that nobody who grows
+    pushes them out; then by priority and name. What a team has borrowed comes after what is everybody's own."""
+    changed, needs = draft.problem.changed, draft.needs
+    wanted = [(needs[service], replica) for service, replica in draft.before if service in needs and replica <= needs[service].replicas]
+    wanted.sort(key=lambda each: (not each[0].adopted, each[0].service in changed, -each[0].priority, each[0].service, each[1]))
+    borrowed = []
+    for need, replica in wanted:
+        if not keep(draft, need, draft.before[(need.service, replica)], own=True) and draft.fleet.books.limited(need.team):
+            borrowed.append((need, replica))
+    for need, replica in borrowed:
+        keep(draft, need, draft.before[(need.service, replica)])
+    for host in draft.fleet.hosts.values():
+        host.claimed.clear()
+    _part(draft)
+
+
+def _part(draft: Draft) -> None:
+    """Whoever goes together with a service that has left its host leaves it too."""
+    going = [True]
+    while going:
+        going = []
+        for key, place in sorted(draft.placed.items()):
+            need, host = draft.needs[key[0]], draft.fleet.hosts.get(place.host)
+            bound = need.rules.together if host is not None and not need.adopted else ()
+            if host is not None and bound and not any(host.replicas.get(name, 0) > 0 for name in bound):
+                draft.lift(key)
+                going.append(True)
+
+
+def keep(draft: Draft, need: Need, place: Placement, own: bool = False) -> bool:
+    """Let a replica stay, with the ports that the service has by now; False when its place is not right any more.
+
+    What serves is not put away because the compatibility gate says no by now: only a version that is new is held against it.
+    ``own``: only what the team may have without borrowing.
+    """
+    key = (place.service, place.replica)
+    host = draft.fleet.hosts.get(place.host)
+    if host is None or (host.host.down and need.adopted):
+        # A host that is not part of this run (left out by --limit, or gone from the inventory): what runs there runs on.
+        draft.placed[key] = place
+        draft.fleet.books.book(place.name, need.team, unseen_charge(need))
+        return True
+    states = host.usable(place.gpus)
+    if host.host.down or not states:
+        return False
+    ports: Mapping[str, int] | str = dict(place.ports)
+    if not need.adopted:
+        if not still_right(need, place, host, states, need.service in draft.problem.changed) or any(
+            drain.force for drain in drains(draft.fleet, place)
+        ):
+            return False
+        if draft.fleet.books.refusal(need.team, host.charge(need, place), own) is not None:
+            return False
+        ports = host.choose_ports(need, place.name, dict(place.ports), draft.fleet.asked)
+    return not isinstance(ports, str) and draft.put(need, replace(place, ports=tuple(sorted(ports.items()))), states)
+
+
+def stay(draft: Draft, key: Key, place: Placement) -> bool:
+    """As :func:`keep`, for a replica that was only asked to go, and for all of its rules."""
+    need, host = draft.needs[key[0]], draft.fleet.hosts[place.host]
+    return host.rule_refusal(need) is None and keep(draft, need, place)
+
+
+def still_right(need: Need, place: Placement, host: HostState, states: tuple[GpuState, ...], changed: bool) -> bool:
+    """Would the service get this place today, if it were free?"""
+    if need.environment != host.host.environment or place.mode != MODE_OF[need.isolation] or len(states) != need.count:
+        return False
+    if host.free.shortage(need.resources) or not all(_allowed(need, place, state) for state in states):
+        return False
+    if host.rule_refusal(need, together=False) is not None or any(state.crowded(need) for state in states):
+        return False
+    if changed and any(state.barred(need) for state in states):
+        return False
+    if place.mode == "shared":
+        return place.sharing == need.sharing and states[0].shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None
+    return place.mode == "mig" or all(state.gpu.memory_mib >= need.memory_mib for state in states)
+
+
+def _allowed(need: Need, place: Placement, state: GpuState) -> bool:
+    if not need.wants(state.gpu.board) or (state.gpu.pin is None and place.mode not in state.host.modes):
+        return False
+    if place.mode == "shared" and state.gpu.pin is None and place.sharing not in state.host.sharing:
+        return False
+    if place.slice is None:
+        return True
+    return state.cutter is not None and place.slice.profile in state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
+
+
+def drains(fleet: Fleet, place: Placement) -> list[Drain]:
+    """The drains of the GPUs of a place on a host of this run."""
+    host = fleet.hosts.get(place.host)
+    return [] if host is None else [state.gpu.drain for state in host.usable(place.gpus) if state.gpu.drain is not None]
+
+
+def must_leave(fleet: Fleet, need: Need, place: Placement) -> bool:
+    """Is a place that is right in itself on a GPU that somebody wants empty?"""
+    return not need.adopted and bool(drains(fleet, place))

@@ -1,0 +1,124 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What each host can do for one more replica, and which of it is best."""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Iterator
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+
+# Compared from left to right, lower is better. All ranks of one kind of need have the same shape.
+Rank = tuple[t.Any, ...]
+
+
+class Offer(t.NamedTuple):
+    """The best that one host can do for a need."""
+
+    rank: Rank
+    host: HostState
+    gpus: tuple[GpuState, ...]
+    cut: Cut | None = None
+
+
+def offers(fleet: Fleet, need: Need) -> Iterator[Offer]:
+    """What each host of the service's environment that has the CPU, memory and disk for it can do."""
+    kind = fleet.kind(kind_of(need))
+    for host in fleet.hosts.values():
+        offer = offer_of(host, need, kind) if host.host.environment == need.environment else None
+        if offer is not None:
+            yield offer
+
+
+def offer_of(host: HostState, need: Need, kind: int | None = None) -> Offer | None:
+    """The best that one host of its environment can do for a need. With ``kind`` remembered until something changes there."""
+    own = kind is None or bool(host.replicas.get(need.service)) or host.rulebook.alone(need)
+    asked = (kind, host.books.version if host.books.limited(need.team) else 0)
+    if not own and asked in host.answers:
+        found: Offer | None = host.answers[asked]
+        return found
+    offer = None
+    if not host.free.shortage(need.resources) and host.rule_refusal(need) is None:
+        offer = _FINDERS[need.isolation](host, need)
+    if not own:
+        host.answers[asked] = offer
+    return offer
+
+
+def kind_of(need: Need) -> tuple[t.Any, ...]:
+    """Equal for needs that any host would answer in the same way, as long as it has no replica of theirs."""
+    bars = tuple(sorted(need.bars.items())) if need.bars else ()
+    size = (need.isolation, need.memory_mib, need.count, need.profile, need.compute, need.sharing, need.resources)
+    return (need.environment, need.team, need.models, need.not_models, need.rules, bars, *size)
+
+
+def _nearness(host: HostState, need: Need, state: GpuState | None = None) -> tuple[int, int]:
+    """Replicas of the same service that are there already: fewer are better, unless they are to be near to each other."""
+    here = host.replicas.get(need.service, 0)
+    beside = 0 if state is None else state.replicas.get(need.service, 0)
+    if need.rules.spread == "pack":
+        return -here, -beside
+    return (0 if need.rules.spread == "gpu" else here), beside
+
+
+def _best_slice(host: HostState, need: Need) -> Offer | None:
+    """Away from replicas of the same service, then the smallest profile, then the least change, then the least harm."""
+    best: Offer | None = None
+    for state in host.gpus:
+        if state.cutter is None or state.refusal("mig") is not None or not state.serves(need):
+            continue
+        names = () if state.crowded(need) else state.profiles(need)
+        cut = state.best_cut(names) if names else None
+        if cut is None:
+            continue
+        effort = 0 if cut.reuse else 1 if state.mode == "mig" else 2 if not state.changes_mode("mig") else 3
+        size = (cut.memory_mib, cut.slices, cut.dropped, effort, cut.loss)
+        rank = (*_nearness(host, need, state), *size, host.host.name, state.gpu.pci, cut.slice)
+        if best is None or rank < best.rank:
+            best = Offer(rank, host, (state,), cut)
+    return best
+
+
+def _best_whole(host: HostState, need: Need) -> Offer | None:
+    """GPUs of one board: the smallest that serves, those without MIG first, and the host that is left with the fewest free."""
+    boards: dict[str, list[GpuState]] = {}
+    for state in host.gpus:
+        fits = state.refusal("whole") is None and state.serves(need) and state.gpu.memory_mib >= need.memory_mib
+        if fits and state.debit(need) is None:
+            boards.setdefault(state.gpu.board, []).append(state)
+    found: list[Offer] = []
+    for free in boards.values():
+        if len(free) < need.count:
+            continue
+        free.sort(key=lambda state: (state.changes_mode("whole"), state.cutter is not None, state.gpu.memory_mib, state.gpu.pci))
+        taken = tuple(free[: need.count])
+        change = sum(state.changes_mode("whole") for state in taken)
+        cuttable = sum(state.cutter is not None for state in taken)
+        memory = sum(state.gpu.memory_mib for state in taken)
+        rank = (_nearness(host, need)[0], memory, change, cuttable, len(free), host.host.name, taken[0].gpu.pci)
+        found.append(Offer(rank, host, taken))
+    return min(found, key=lambda offer: offer.rank, default=None)
+
+
+def _best_share(host: HostState, need: Need) -> Offer | None:
+    """Away from replicas of the same service, then a GPU that is shared already, then the fullest that serves."""
+    best: Offer | None = None
+    for state in host.gpus:
+        if state.refusal("shared", need.sharing) is not None or not state.serves(need):
+            continue
+        if state.crowded(need) or state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is not None:
+            continue
+        if state.debit(need) is not None:
+            continue
+        change = (state.mode != "shared", state.changes_mode("shared"), state.cutter is not None)
+        rank = (*_nearness(host, need, state), *change, state.memory_free, host.host.name, state.gpu.pci)
+        if best is None or rank < best.rank:
+            best = Offer(rank, host, (state,))
+    return best
+
+
+_FINDERS: dict[str, t.Callable[[HostState, Need], Offer | None]] = {"slice": _best_slice, "exclusive": _best_whole, "shared": _best_share}

@@ -1,0 +1,201 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Quotas while a plan is made: what each team has taken by now, and whether it may have more.
+
+A team may have what its own limits say. One that borrows may also have what teams of its workspace that lend have not used, limit by
+limit. All teams of a workspace together have at most what the workspace has. A team without a quota has no limit.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Iterable, Mapping
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Counted, Limit, Quota, Workspace
+
+# What is counted, and on boards with which word in their id.
+Key = tuple[Counted, str]
+# What one replica takes: (board, what, amount). Of a host that nobody sees, the board is ''.
+Charge = tuple[tuple[str, Counted, int], ...]
+
+
+class Debit(t.NamedTuple):
+    """A limit that is in the way. ``lent``: the team has not used it up, and others borrow from it what it asks for."""
+
+    words: str
+    team: str
+    key: Key
+    short: int
+    lent: bool = False
+    workspace: str | None = None
+
+
+class Books:
+    """Who has what. Nothing here knows of hosts: places are charged under the replica's name."""
+
+    def __init__(self, quotas: Iterable[Quota], workspaces: Iterable[Workspace]) -> None:
+        self._quotas = {quota.team: quota for quota in quotas}
+        self._limits = {team: _by_key(quota.limits) for team, quota in self._quotas.items()}
+        self._spaces = {space.name: _by_key(space.limits) for space in workspaces}
+        self._members: dict[str, list[str]] = {}
+        for team, quota in sorted(self._quotas.items()):
+            if quota.workspace is not None:
+                self._members.setdefault(quota.workspace, []).append(team)
+        self._used: dict[str, dict[Key, int]] = {team: dict.fromkeys(self._keys_of(team), 0) for team in self._quotas}
+        self._charged: dict[str, tuple[str, Charge]] = {}
+        self._answers: dict[tuple[str, Charge, bool], Debit | None] = {}
+        self.version = 0
+
+    def _keys_of(self, team: str) -> set[Key]:
+        """Every limit that the team's use may count against: its own, its workspace's, and those of whom it shares that with."""
+        space = self._quotas[team].workspace
+        keys = set(self._limits[team])
+        if space is not None:
+            keys.update(self._spaces.get(space, {}), *(self._limits[other] for other in self._members[space]))
+        return keys
+
+    def limited(self, team: str) -> bool:
+        """Is there any limit for this team?"""
+        return bool(self._used.get(team))
+
+    def workspace(self, team: str) -> str | None:
+        """Of which workspace the team is."""
+        return self._quotas[team].workspace if team in self._quotas else None
+
+    def used(self, team: str, key: Key) -> int:
+        """How much of what ``key`` counts the team has."""
+        return self._used.get(team, {}).get(key, 0)
+
+    def borrows(self, team: str, key: Key) -> bool:
+        """Has the team more than its own limit says?"""
+        return self.used(team, key) > self._limits.get(team, {}).get(key, self.used(team, key))
+
+    def book(self, name: str, team: str, charge: Charge) -> None:
+        """A replica takes this."""
+        if team in self._used:
+            self._charged[name] = (team, charge)
+            self._add(team, charge, 1)
+
+    def strike(self, name: str) -> tuple[str, Charge] | None:
+        """A replica gives back what it took; what that was."""
+        found = self._charged.pop(name, None)
+        if found is not None:
+            self._add(*found, -1)
+        return found
+
+    def charged(self, name: str) -> Charge:
+        """What a replica has taken."""
+        return self._charged.get(name, ("", ()))[1]
+
+    def _add(self, team: str, charge: Charge, sign: int) -> None:
+        for key, amount in self._amounts(team, charge).items():
+            self._used[team][key] += sign * amount
+        self._answers.clear()
+        self.version += 1
+
+    def _amounts(self, team: str, charge: Charge) -> dict[Key, int]:
+        found: dict[Key, int] = {}
+        for key in self._used[team]:
+            amount = sum(much for board, counted, much in charge if counted == key[0] and key[1] in board)
+            if amount:
+                found[key] = amount
+        return found
+
+    def refusal(self, team: str, charge: Charge, own: bool = False) -> Debit | None:
+        """Why the team cannot have this much more; None when it can. ``own``: without borrowing."""
+        if not self._used.get(team):
+            return None
+        asked = (team, charge, own)
+        if asked not in self._answers:
+            found = (self._refused(team, key, amount, own) for key, amount in sorted(self._amounts(team, charge).items()))
+            self._answers[asked] = next((debit for debit in found if debit is not None), None)
+        return self._answers[asked]
+
+    def _refused(self, team: str, key: Key, amount: int, own: bool) -> Debit | None:
+        quota, used = self._quotas[team], self._used[team][key]
+        limit = self._limits[team].get(key)
+        over = 0 if limit is None else used + amount - limit
+        if limit is not None and over > 0 and (own or not quota.borrow):
+            return Debit(f"team {team} has used {_size(key, used)} of its {_limit(key, limit)} (fleet_quotas)", team, key, over)
+        if quota.workspace is None:
+            return None
+        debit = self._over_workspace(quota.workspace, team, key, amount)
+        if debit is not None or key not in self._limits[team]:
+            return debit
+        missing = self._lent(quota.workspace, key, team, amount) - self._lendable(quota.workspace, key, team, amount)
+        if missing <= 0:
+            return None
+        if over > 0:
+            words = f"team {team} has used {_size(key, used)} of its {_limit(key, limit or 0)}, and nobody lends more (fleet_quotas)"
+            return Debit(words, team, key, missing)
+        # Only a new loan, or less to lend, can be refused: what is owed already is no reason against somebody who does neither.
+        if not quota.lend or missing <= self._lent(quota.workspace, key) - self._lendable(quota.workspace, key):
+            return None
+        who = ", ".join(other for other in self._members[quota.workspace] if other != team and self.borrows(other, key))
+        words = f"what team {team} has left of its {_limit(key, limit or 0)} is lent to {who} (fleet_quotas)"
+        return Debit(words, team, key, missing, lent=True)
+
+    def _over_workspace(self, space: str, team: str, key: Key, amount: int) -> Debit | None:
+        most = self._spaces.get(space, {}).get(key)
+        used = sum(self._used[other][key] for other in self._members[space])
+        if most is None or used + amount <= most:
+            return None
+        words = f"workspace {space} has used {_size(key, used)} of its {_limit(key, most)} (fleet_quotas)"
+        return Debit(words, team, key, used + amount - most, workspace=space)
+
+    def _with(self, other: str, key: Key, team: str, amount: int) -> int:
+        return self._used[other][key] + (amount if other == team else 0)
+
+    def _lent(self, space: str, key: Key, team: str = "", amount: int = 0) -> int:
+        """What the teams of a workspace have beyond their own limits, once ``team`` has that much more."""
+        members = [other for other in self._members[space] if key in self._limits[other]]
+        return sum(max(0, self._with(other, key, team, amount) - self._limits[other][key]) for other in members)
+
+    def _lendable(self, space: str, key: Key, team: str = "", amount: int = 0) -> int:
+        """What those that lend have not used."""
+        members = [other for other in self._members[space] if key in self._limits[other] and self._quotas[other].lend]
+        return sum(max(0, self._limits[other][key] - self._with(other, key, team, amount)) for other in members)
+
+
+def _by_key(limits: Iterable[Limit]) -> dict[Key, int]:
+    return {(limit.counted, limit.board.lower()): limit.most for limit in limits}
+
+
+def _size(key: Key, amount: int) -> str:
+    return format_size(amount) if key[0] == "memory" else str(amount)
+
+
+def _limit(key: Key, amount: int) -> str:
+    """``20 GiB of GPU memory``, ``7 slices on h100``."""
+    what = {"memory": "of GPU memory", "slices": "memory slices", "gpus": "whole GPUs"}[key[0]]
+    return f"{_size(key, amount)} {what}{f' on {key[1]}' if key[1] else ''}"
+
+
+def slice_charge(board: str, memory_mib: int, size: int) -> Charge:
+    """Of a MIG slice: its memory, and its memory slices."""
+    return ((board, "memory", memory_mib), (board, "slices", size))
+
+
+def share_charge(board: str, memory_mib: int) -> Charge:
+    """Of a share of a GPU: the memory that was asked for."""
+    return ((board, "memory", memory_mib),)
+
+
+def whole_charge(gpus: Iterable[tuple[str, int]]) -> Charge:
+    """Of whole GPUs, each (board, MiB): all of their memory, and each as one."""
+    total: dict[str, list[int]] = {}
+    for board, memory_mib in gpus:
+        total.setdefault(board, []).append(memory_mib)
+    each: list[tuple[str, Counted, int]] = []
+    for board, sizes in sorted(total.items()):
+        each += [(board, "memory", sum(sizes)), (board, "gpus", len(sizes))]
+    return tuple(each)
+
+
+def equal_on_all(values: Mapping[str, t.Any]) -> tuple[str, str] | None:
+    """Two hosts that say different things about what is one for the site; None when all say the same."""
+    first = min(values, default=None)
+    other = next((name for name in sorted(values) if first is not None and values[name] != values[first]), None)
+    return None if first is None or other is None else (first, other)
