@@ -27,7 +27,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
     Unplaced,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import COSTS, Edit, Option, Scene, Spot
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import COSTS, OF_THE_NEED, Edit, Option, Scene, Spot
 
 #: How many changes are tried for one service before a host is added.
 TRIES: t.Final = 8
@@ -171,7 +171,7 @@ class _Search:
         cause, options = self._options(need, rest)
         changes, served, of = self._first(need, options, rest[:1])
         if changes:
-            cause = of or cause
+            cause = cause if of in OF_THE_NEED and cause not in OF_THE_NEED else of
             yield from (Proposal(need.service, number, self.words.get(number, cause), changes) for number in rest if number in served)
             rest = [number for number in rest if number not in served]
         if rest:
@@ -193,7 +193,8 @@ class _Search:
         if not spots:
             return "no GPU" if not any(host.gpus for host in hosts) else "in use", []
         found = [(spot.cause, _combined(spot, choice)) for spot in spots[:4] for choice in _choices(spot)]
-        cause = spots[0].cause if spots[0].blockers else self._site_cause(need)
+        nearest = min(spots, key=lambda spot: (any(blocker.cause in OF_THE_NEED for blocker in spot.blockers), spot.rank))
+        cause = nearest.cause if nearest.blockers else self._site_cause(need)
         if cause in ("in use", "priority", "lease") and need.isolation and self.now.moves < 8:
             found.append((cause, Option("moves", COSTS["moves"], "", (Edit("fleet", "", "moves", 8),))))
         if not spots[0].blockers:
@@ -332,7 +333,7 @@ class _Search:
 
     def _where(self, need: Need, option: Option) -> set[str] | None:
         """The hosts that a plan has to see to judge an option; None for all of them, as a quota needs, which counts everywhere."""
-        if self._limited(need) or option.kind in _WIDE or need.rules.together:
+        if self._limited(need) or option.kind in _WIDE or need.rules.together or need.rules.all_or_nothing:
             return None
         if option.kind == "hosts":
             return {host.name for edit in option.edits if edit.field == "hosts" for host in edit.value}

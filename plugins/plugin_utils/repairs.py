@@ -82,7 +82,8 @@ COSTS: t.Final[Mapping[str, int]] = {
     "stop": 950,
     "hosts": 2000,
 }
-_KINDS: t.Final = ("cpus", "memory", "shm", "disk")
+#: Causes that are between the service and the kinds of GPU that there are: they bind only where no GPU of the right kind is in question.
+OF_THE_NEED: t.Final = frozenset({"model", "compatibility", "profile", "memory", "count"})
 
 
 class Edit(t.NamedTuple):
@@ -301,6 +302,12 @@ def _rules(need: Need, **values: t.Any) -> Edit:
     return Edit("service", need.service, "rules", replace(need.rules, **values))
 
 
+def eased(need: Need, edits: Iterable[Edit]) -> Need:
+    """The need as these edits make it."""
+    values = {edit.field: edit.value for edit in edits if edit.part == "service" and edit.name == need.service}
+    return replace(need, **values)
+
+
 def _merged(blockers: Iterable[Blocker]) -> tuple[Blocker, ...]:
     """What several GPUs have in common is one thing; what each has of its own stays."""
     found: list[Blocker] = []
@@ -329,7 +336,11 @@ class _Look:
         found: list[Blocker] = [*self._board(), *self._policy(), *self._closed()]
         size = self._size()
         if size is not None:
-            return (*found, size) if size.options else None
+            if not size.options:
+                return None
+            found.append(size)
+            self.need = eased(self.need, size.best.edits)
+            self.mode = MODE_OF[self.need.isolation]
         per_gpu = self.need.rules.max_per_gpu
         if per_gpu is not None and self.state.replicas.get(self.need.service, 0) >= per_gpu:
             text = f"raise 'max_per_gpu' of {self.need.service} to {per_gpu + 1}"
