@@ -27,12 +27,15 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
     Unplaced,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import COSTS, OF_THE_NEED, Edit, Option, Scene, Spot
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import COSTS, OF_THE_NEED, SELF, Edit, Option, Scene, Spot
 
 #: How many changes are tried for one service before a host is added.
 TRIES: t.Final = 8
 #: Work for all services together, in looks at one GPU for one replica; about two seconds of a controller's core.
-BUDGET: t.Final = 60_000
+BUDGET: t.Final = 40_000
+#: The same for finding out, for many at once, how many more hosts it takes; and from how many on they are asked together.
+SHARED_BUDGET: t.Final = 20_000
+MANY: t.Final = 24
 #: At most so many GPUs are added to find out how many it takes.
 MOST_GPUS: t.Final = 64
 #: Kinds that may need any host of the fleet, and not only the one where the place is.
@@ -135,7 +138,21 @@ def propose(
     for service in sorted(missing, key=lambda name: (-needs[name].priority, name)):
         for proposal in search.of_service(needs[service], missing[service]):
             found[(proposal.service, proposal.replica)] = proposal
+    found.update(search.together([each for each in found.values() if not each.changes]))
     return [found[(each.service, each.replica)] for each in solution.unplaced]
+
+
+@dataclass
+class _Known:
+    """What the search for one service says of the next that asks for the same: what is in the way, what could be tried, which GPUs would
+    do if there were more; and once it was searched, the kind of change and how many more hosts it took."""
+
+    cause: str
+    options: list[tuple[str, Option]]
+    board: tuple[Host | None, Gpu] | None
+    found: bool = False
+    kind: str = ""
+    hosts: int = 1
 
 
 class _Search:
@@ -147,19 +164,30 @@ class _Search:
         self.leases = leases
         self.boards = boards
         self.left = budget
+        self.many = len(solution.unplaced) > MANY
+        # No single plan may take so much that nothing is left for the others.
+        self.share = budget // 10
         self.scene = Scene(self.now, solution, leases)
         self.placed = {(place.service, place.replica) for place in solution.placements}
         self.missing: dict[str, int] = {}
         for each in solution.unplaced:
             self.missing[each.service] = self.missing.get(each.service, 0) + 1
         self.on_host: dict[str, set[str]] = {}
-        self.last: dict[str, int] = {}
+        self.at: dict[str, list[Placement]] = {}
+        self.earlier: dict[tuple[str, int], set[str]] = {}
+        # What was found for a service that asks for the same: the kind of change, and how many hosts more.
+        self.known: dict[Need, _Known] = {}
         self.movers: list[str] = []
         # Of the service that is looked at: replicas that only wait for the others of their group.
         self.words: dict[int, str] = {}
         for place in self.now.previous:
             self.on_host.setdefault(place.host, set()).add(place.service)
-            self.last[place.service] = max(self.last.get(place.service, 0), place.replica)
+            self.at.setdefault(place.service, []).append(place)
+        # Of a service that is only there, nobody new is looked for.
+        last = {service: max(place.replica for place in places) for service, places in self.at.items()}
+        self.trimmed = {
+            each.service: replace(each, replicas=min(each.replicas, last[each.service])) for each in self.now.needs if each.service in last
+        }
 
     def of_service(self, need: Need, replicas: Sequence[int]) -> Iterator[Proposal]:
         """One proposal for each replica of a service, the first ones with the cheapest change that serves them."""
@@ -168,14 +196,22 @@ class _Search:
         if need.adopted:
             yield from (Proposal(need.service, number, "adopted") for number in rest)
             return
-        cause, options = self._options(need, rest)
-        changes, served, of = self._first(need, options, rest[:1])
+        own = need.service in self.at or need.rules.all_or_nothing or self._limited(need) or self.scene.fleet.rulebook.alone(need)
+        alike = need if own else replace(need, service=SELF)
+        if alike not in self.known:
+            self.known[alike] = _Known(*self._options(alike, rest), self._board(alike))
+        known = self.known[alike]
+        cause = known.cause
+        options = [(word, _named(option, need.service)) for word, option in known.options]
+        tried = [each for each in options if each[1].kind == known.kind] if known.found else options
+        changes, served, of = self._first(need, tried, rest[:1])
         if changes:
             cause = cause if of in OF_THE_NEED and cause not in OF_THE_NEED else of
             yield from (Proposal(need.service, number, self.words.get(number, cause), changes) for number in rest if number in served)
             rest = [number for number in rest if number not in served]
+        known.found, known.kind = True, changes[0].kind if changes else ""
         if rest:
-            added, more = self._hosts(need, rest)
+            added, more = self._hosts(need, rest, known) if not self.many else (None, set())
             for number in rest:
                 yield Proposal(need.service, number, self.words.get(number, cause), (added,) if added and number in more else ())
 
@@ -195,7 +231,7 @@ class _Search:
         found = [(spot.cause, _combined(spot, choice)) for spot in spots[:4] for choice in _choices(spot)]
         nearest = min(spots, key=lambda spot: (any(blocker.cause in OF_THE_NEED for blocker in spot.blockers), spot.rank))
         cause = nearest.cause if nearest.blockers else self._site_cause(need)
-        if cause in ("in use", "priority", "lease") and need.isolation and self.now.moves < 8:
+        if cause in ("in use", "priority", "lease") and self.now.moves < 8:
             found.append((cause, Option("moves", COSTS["moves"], "", (Edit("fleet", "", "moves", 8),))))
         if not spots[0].blockers:
             found += [(cause, option) for option in self._site_options(need)]
@@ -209,8 +245,8 @@ class _Search:
         """The fleet as the replica finds it; for a group that has no place as a whole, as the first finds it that is one too many."""
         if not need.rules.all_or_nothing or need.replicas == 1:
             return self.scene, number
-        single = edited(self.now, [Edit("service", need.service, "rules", replace(need.rules, all_or_nothing=False))])
-        problem = self._reduced(single, need, None)
+        single = Edit("service", need.service, "rules", replace(need.rules, all_or_nothing=False))
+        problem = edited(self._reduced(need, None), [single])
         solution = self._plan(problem)
         missing = [] if solution is None else [each.replica for each in solution.unplaced if each.service == need.service]
         if solution is None or not missing:
@@ -242,14 +278,16 @@ class _Search:
         quota = next(each for each in self.now.quotas if each.team == need.team)
         free = replace(quota, limits=(), workspace=None)
         others = tuple(each for each in self.now.quotas if each is not quota)
-        problem = self._reduced(replace(self.now, quotas=(*others, free)), need, None)
+        problem = replace(self._reduced(need, None), quotas=(*others, free))
         solution = self._plan(problem)
         if solution is None or not any(place.service == need.service and self._is_new(place) for place in solution.placements):
             return None
         team = {each.service for each in self.now.needs if each.team == need.team}
         limits = tuple(replace(limit, most=max(limit.most, self._used(solution, team, limit))) for limit in quota.limits)
         edits = [Edit("fleet", "", "quotas", tuple(sorted((*others, replace(quota, limits=limits)), key=lambda each: each.team)))]
-        grown = [f"{need.team}'s quota by {_more(new, old)}" for new, old in zip(limits, quota.limits, strict=True) if new.most > old.most]
+        grown = [
+            f"the quota of {need.team} by {_more(new, old)}" for new, old in zip(limits, quota.limits, strict=True) if new.most > old.most
+        ]
         space = next((each for each in self.now.workspaces if each.name == quota.workspace), None)
         if space is not None:
             teams = {each.team for each in self.now.quotas if each.workspace == space.name}
@@ -319,7 +357,7 @@ class _Search:
 
     def _served(self, need: Need, option: Option, targets: Sequence[int]) -> set[int] | None:
         """Whom of the service the option serves beside those that have a place; None when a target is not among them, or others lose."""
-        problem = self._reduced(edited(self.now, option.edits), need, self._where(need, option))
+        problem = edited(self._reduced(need, self._where(need, option)), option.edits)
         edited_services = frozenset(edit.name for edit in option.edits if edit.part == "service")
         solution = self._plan(replace(problem, changed=edited_services))
         if solution is None:
@@ -336,58 +374,88 @@ class _Search:
         if self._limited(need) or option.kind in _WIDE or need.rules.together or need.rules.all_or_nothing:
             return None
         if option.kind == "hosts":
-            return {host.name for edit in option.edits if edit.field == "hosts" for host in edit.value}
+            return set()
         return {option.host} if option.host else None
 
-    def _reduced(self, problem: Problem, need: Need, hosts: set[str] | None) -> Problem:
+    def _reduced(self, need: Need, hosts: set[str] | None) -> Problem:
         """The problem with only who matters: whoever is on these hosts (on all without any named), and who waits and comes before this one.
 
         Whoever has a place on a host that is left out keeps it, as in every run that does not see a host.
         """
-        known = self.scene.needs
-        before = {
-            service
-            for service in self.missing
-            if known[service].priority >= need.priority and known[service].environment == need.environment
-        }
-        here = set(self.last) if hosts is None else {service for host in hosts for service in self.on_host.get(host, ())}
-        needs = [
-            each
-            if each.service == need.service or each.service in before
-            else replace(each, replicas=min(each.replicas, self.last[each.service]))
-            for each in problem.needs
-            if each.service == need.service or each.service in before or each.service in here
-        ]
-        kept = {each.service for each in needs}
-        seen = problem.hosts if hosts is None else tuple(each for each in problem.hosts if each.name in hosts)
-        previous = tuple(place for place in problem.previous if place.service in kept)
-        return replace(problem, hosts=seen, needs=tuple(needs), previous=previous)
+        before = self._before(need)
+        here = (
+            set(self.trimmed)
+            if hosts is None
+            else {service for host in hosts for service in self.on_host.get(host, ())} & set(self.trimmed)
+        )
+        kept = sorted({need.service, *before, *here})
+        needs = tuple(self.scene.needs[each] if each == need.service or each in before else self.trimmed[each] for each in kept)
+        seen = self.now.hosts if hosts is None else tuple(each for each in self.now.hosts if each.name in hosts)
+        return replace(self.now, hosts=seen, needs=needs, previous=tuple(place for each in kept for place in self.at.get(each, ())))
+
+    def _before(self, need: Need) -> set[str]:
+        """Services that lack a place and are not after this one."""
+        key = (need.environment, need.priority)
+        if key not in self.earlier:
+            known = ((service, self.scene.needs[service]) for service in self.missing)
+            self.earlier[key] = {
+                service for service, each in known if each.environment == need.environment and each.priority >= need.priority
+            }
+        return self.earlier[key]
 
     def _plan(self, problem: Problem) -> Solution | None:
         """A plan, if there is work left for it."""
         gpus = sum(len(host.gpus) for host in problem.hosts)
         waiting = sum(need.replicas for need in problem.needs) - len(problem.previous)
-        work = gpus * (max(waiting, 0) + 1) + len(problem.previous) + len(problem.needs)
-        if work > self.left:
+        work = (gpus + 2) * (max(waiting, 0) + 1) + 2 * (len(problem.previous) + len(problem.needs))
+        if work > self.share or work + self.scene.looked > self.left:
             return None
         self.left -= work
         return make_plan(problem)
 
-    def _hosts(self, need: Need, replicas: Sequence[int]) -> tuple[Change | None, set[int]]:
+    def _hosts(self, need: Need, replicas: Sequence[int], known: _Known) -> tuple[Change | None, set[int]]:
         """The fewest more hosts with a GPU (or as many as one replica needs) that serve the replicas: by doubling, then by halves."""
-        board = self._board(need)
         best: tuple[Change | None, set[int]] = (None, set())
+        board = known.board
         if board is None:
             return best
-        low, count = 0, 1
-        while best[0] is None and count * need.count <= MOST_GPUS:
+        low, count = known.hosts - 1, known.hosts
+        while best[0] is None and count * need.count <= MOST_GPUS and self.left > 0:
             best = self._tried(need, self._more_hosts(need, board, count), replicas)
             low, count = (low, count) if best[0] is not None else (count, 2 * count)
         while best[0] is not None and count - low > 1:
             middle = (low + count) // 2
             found = self._tried(need, self._more_hosts(need, board, middle), replicas)
             best, low, count = (found, low, middle) if found[0] is not None else (best, middle, count)
+        known.hosts = count
         return best
+
+    def together(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Key, Proposal]]:
+        """Of many that nothing else helps, how many more hosts each takes: all that want one kind of GPU are asked at once; each is told
+        the first of 1, 2, 4, 8 and so on that serves it, with everybody who comes before it served too."""
+        waiting: dict[tuple[str, int, str], dict[Key, Proposal]] = {}
+        boards: dict[tuple[str, int, str], tuple[Need, tuple[Host | None, Gpu]]] = {}
+        for each in proposals if self.many else ():
+            need = self.scene.needs[each.service]
+            board = next((known.board for alike, known in self.known.items() if alike in (need, replace(need, service=SELF))), None)
+            if board is not None and self._where(need, Option("hosts", 0, "", ())) is not None:
+                kind = (need.environment, need.count, board[1].board)
+                waiting.setdefault(kind, {})[(each.service, each.replica)] = each
+                boards.setdefault(kind, (need, board))
+        self.left = self.share = SHARED_BUDGET
+        for kind in sorted(waiting):
+            last = min((self.scene.needs[service] for service, _number in waiting[kind]), key=lambda need: need.priority)
+            problem, count = self._reduced(last, set()), 1
+            while waiting[kind] and count * kind[1] <= MOST_GPUS:
+                option = self._more_hosts(*boards[kind], count)
+                solution = self._plan(edited(problem, option.edits))
+                if solution is None:
+                    break
+                change = Change(option.kind, option.cost, option.text, option.edits)
+                for key in ((place.service, place.replica) for place in solution.placements):
+                    if key in waiting[kind]:
+                        yield key, replace(waiting[kind].pop(key), changes=(change,))
+                count *= 2
 
     def _more_hosts(self, need: Need, board: tuple[Host | None, Gpu], count: int) -> Option:
         like, gpu = board
@@ -450,6 +518,12 @@ def _choices(spot: Spot) -> Iterator[tuple[Option, ...]]:
         yield from ((option,) for option in spot.blockers[0].options)
     elif spot.blockers:
         yield tuple(blocker.best for blocker in spot.blockers)
+
+
+def _named(option: Option, service: str) -> Option:
+    """An option that was found for all that ask for the same, for one of them."""
+    edits = tuple(edit._replace(name=service) if (edit.part, edit.name) == ("service", SELF) else edit for edit in option.edits)
+    return option._replace(edits=edits)
 
 
 def _combined(spot: Spot, options: Sequence[Option]) -> Option:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Problem, Rules, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Problem, Resources, Rules, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
 #: What can be in the way, in the order in which it is looked at; the last word that every host has is the binding one.
@@ -86,6 +86,10 @@ COSTS: t.Final[Mapping[str, int]] = {
 OF_THE_NEED: t.Final = frozenset({"model", "compatibility", "profile", "memory", "count"})
 
 
+#: In place of a service's name while a finding holds for all that ask for the same.
+SELF: t.Final = ""
+
+
 class Edit(t.NamedTuple):
     """One value that becomes another. ``part``: service, host, gpu or fleet; ``name``: whose (a GPU's UUID, '' for the fleet);
     ``field``: as the problem's types have it, or ``hosts`` of the fleet, whose ``value`` are hosts that come."""
@@ -155,6 +159,11 @@ class Scene:
         self.places = {place.name: place for place in (*solution.placements, *solution.waiting)}
         for name in sorted(self.places):
             self._occupy(self.places[name])
+        self.names_of: dict[str, tuple[str, ...]] = {}
+        for name, place in sorted(self.places.items()):
+            self.names_of[place.service] = (*self.names_of.get(place.service, ()), name)
+        # How many GPUs were looked at so far: that is work too.
+        self.looked = 0
         self._ways: dict[t.Any, tuple[Slice, ...] | None] = {}
         self._gpu_blockers: dict[t.Any, tuple[tuple[Blocker, ...] | None, ...]] = {}
 
@@ -215,10 +224,13 @@ class Scene:
         return None if best is None else best[2]
 
     def _all_gpus(self, host: HostState, need: Need) -> tuple[tuple[Blocker, ...] | None, ...]:
-        bare = replace(need, replicas=1, resources=type(need.resources)(), ports=())
-        key = (host.host.name, bare, tuple(sorted(need.bars)))
+        """What is in the way on each GPU, the same for all services that ask for the same and have no place yet."""
+        service = need.service if need.service in self.names_of else SELF
+        bare = replace(need, service=service, replicas=1, resources=Resources(), ports=(), team="")
+        key = (host.host.name, bare)
         if key not in self._gpu_blockers:
-            self._gpu_blockers[key] = tuple(_Look(self, need, state).blockers() for state in host.gpus)
+            self._gpu_blockers[key] = tuple(_Look(self, bare, state).blockers() for state in host.gpus)
+            self.looked += len(host.gpus)
         return self._gpu_blockers[key]
 
     def _on_host(self, host: HostState, need: Need, name: str) -> Iterator[Blocker]:
@@ -259,17 +271,17 @@ class Scene:
         there = sorted(other for other, count in host.replicas.items() if count and other != service)
         if rules.max_per_host is not None and host.replicas.get(service, 0) >= rules.max_per_host:
             more = host.replicas[service] + 1
-            text = f"raise 'max_per_host' of {service} to {more}"
+            text = f"raise its 'max_per_host' to {more}"
             yield Blocker("spread", (_option("spread", text, _rules(need, max_per_host=more)),))
         against = [other for other in there if other in rules.apart or service in self._rules_of(other).apart]
         if against:
             edits = [_rules(need, apart=tuple(other for other in rules.apart if other not in against))]
             said = [self.needs[other] for other in against if service in self._rules_of(other).apart]
             edits += [_rules(other, apart=tuple(each for each in other.rules.apart if each != service)) for other in said]
-            text = f"let {service} be on one host with {' and '.join(against)} ('apart')"
+            text = f"let it be on one host with {' and '.join(against)} ('apart')"
             yield Blocker("apart", (_option("apart", text, *edits, more=len(against) / 10),))
         if rules.together and not any(other in rules.together for other in there):
-            text = f"let {service} be on a host without {' or '.join(rules.together)} ('together')"
+            text = f"let it be on a host without {' or '.join(rules.together)} ('together')"
             yield Blocker("together", (_option("together", text, _rules(need, together=())),))
 
     def _rules_of(self, service: str) -> Rules:
@@ -343,7 +355,7 @@ class _Look:
             self.mode = MODE_OF[self.need.isolation]
         per_gpu = self.need.rules.max_per_gpu
         if per_gpu is not None and self.state.replicas.get(self.need.service, 0) >= per_gpu:
-            text = f"raise 'max_per_gpu' of {self.need.service} to {per_gpu + 1}"
+            text = f"raise its 'max_per_gpu' to {per_gpu + 1}"
             found.append(Blocker("spread", (_option("spread", text, _rules(self.need, max_per_gpu=per_gpu + 1)),)))
         used = self._used()
         if used is not None:
@@ -559,7 +571,7 @@ class _Look:
         if not owners or len([owner for owner in found if owner is not None and owner.service in needs]) < len(owners):
             return
         services, named = sorted(needs), _and(owners)
-        gone = tuple(name for name, place in sorted(self.scene.places.items()) if place.service in needs)
+        gone = tuple(name for service in services for name in self.scene.names_of[service])
         stop = tuple(Edit("service", service, "replicas", 0) for service in services)
         size = min(len(gone) / 20, 1)
         ends = [self.scene.leases[name] for name in owners if name in self.scene.leases]
