@@ -175,17 +175,14 @@ class Draft:
         """The need of a replica."""
         return self.needs[key[0]]
 
-    def movable(self, name: str) -> Key | None:
+    def movable(self, name: str, needed: bool = False) -> Key | None:
         """The replica of this name, if it is one whose place may be taken away: nobody knows where else an adopted one could be,
-        one on a drained GPU looks for a place itself, and one that others need beside it takes them along."""
+        and one on a drained GPU looks for a place itself. ``needed``: also one that others have to have beside them."""
         key = key_of(name)
         place = self.placed.get(key)
-        if place is None or self.needs[key[0]].adopted or place.host not in self.fleet.hosts or self._needed(place):
+        if place is None or self.needs[key[0]].adopted or place.host not in self.fleet.hosts:
             return None
-        return key
-
-    def _needed(self, place: Placement) -> bool:
-        return needed_there(self.fleet, self.needs, place)
+        return key if needed or not needed_there(self.fleet, self.needs, place) else None
 
     def result(self) -> tuple[Displaced, ...]:
         """Who left a place that was right, in order."""

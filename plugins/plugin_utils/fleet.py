@@ -17,6 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_f
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move, moved
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.placement_rules import mistakes
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
     FLEET,
@@ -29,7 +30,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
     settings_lines,
     unplaced_lines,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy, read_policy
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy, SitePolicy, read_policy, site_policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Host, Need, Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import changed_in_place, host_rollouts, who_leaves
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site
@@ -79,13 +80,15 @@ def plan_fleet(
     :raises FleetError: anything wrong in any of them, each problem on its own line.
     """
     manifests, previous, policies = _read_all(manifest_texts, plan_texts, hosts, runtimes)
+    site = _site(manifests, policies)
     before = [*(placement for name in sorted(previous) for placement in previous[name].placements), *(found or ())]
     states = _hosts(hosts, policies, catalogue, before)
     digests = {manifest.service: manifest.digest() for manifest in manifests}
     lines = [line for plan in previous.values() for line in plan.data["services"]]
     changed = frozenset(line["service"] for line in lines if line["manifest"] != digests.get(line["service"]))
     bars = _bars(judge, catalogue, hosts, manifests)
-    problem = Problem(tuple(states), tuple(need_of(manifest, bars) for manifest in manifests), tuple(before), changed)
+    needs = tuple(need_of(manifest, bars) for manifest in manifests)
+    problem = Problem(tuple(states), needs, tuple(before), changed, **site._asdict())
     solution = make_plan(problem) if move is None else moved(problem, move)
     adopted = [manifest.service for manifest in manifests if manifest.model.lifecycle == "adopted"]
     plans: dict[str, HostPlan] = {}
@@ -195,6 +198,13 @@ def _read_all(
             errors.append(error)
     raise_all(errors)
     return manifests, previous, policies
+
+
+def _site(manifests: Sequence[Manifest], policies: Mapping[str, Policy]) -> SitePolicy:
+    """What is one for the whole site. :raises FleetError: what papers say of each other is wrong, each on its own line."""
+    site = site_policy(policies)
+    raise_all(mistakes(manifests, [quota.team for quota in site.quotas]))
+    return site
 
 
 def _is_of(name: str, path: str, plan: HostPlan) -> None:

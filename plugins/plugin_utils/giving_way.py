@@ -11,7 +11,8 @@ work; how much is tried has a limit, so that a plan takes its time and no more.
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
@@ -76,12 +77,16 @@ class Room:
             draft.back(mark)
             draft.in_vain(stuck)
             return None
-        for key, old in sorted(gone.items(), key=lambda each: (-draft.need_of(each[0]).priority, each[0])):
-            if stay(draft, key, old):
+        for key in sorted(gone, key=self._turn):
+            if stay(draft, key, gone[key]):
                 del gone[key]
         draft.keep()
         self._note(gone, place, way or "preempted")
         return place, sorted(gone)
+
+    def _turn(self, key: Key) -> tuple[t.Any, ...]:
+        priority, level = self._draft.fleet.rulebook.turn(self._draft.need_of(key))
+        return (-priority, level, key)
 
     def _note(self, gone: Iterable[Key], place: Placement, way: Displacement) -> None:
         for key in gone:
@@ -160,7 +165,7 @@ class Room:
         draft = self._draft
 
         def may(name: str) -> bool:
-            key = draft.movable(name)
+            key = draft.movable(name, needed=force)
             if key is None or key[0] == need.service:
                 return False
             theirs = draft.needs[key[0]].priority
@@ -173,10 +178,35 @@ class Room:
         sets = _whole(host, need, may) if need.isolation == "exclusive" else _one(host, need, may)
         for where, names in sets:
             every = self._with_resources(host, need, {*names, *rules}, [name for name in there if may(name)])
-            if every is not None:
+            every = every if every is None or not force else self._with_followers(host, every, there)
+            if every is not None and all(map(may, every)):
                 yield self._way(host, every, where)
-        if force and (all_ := [name for name in there if may(name)]):
+        if force and (all_ := self._all(host, there, may)):
             yield self._way(host, all_, ("~", 99))
+
+    def _all(self, host: HostState, there: Sequence[str], may: May) -> list[str]:
+        """Everybody who may be told to go and on whom nobody else depends."""
+        names = [name for name in there if may(name)]
+        while stay_on := [name for name in self._with_followers(host, names, there) if not may(name)]:
+            held = {other for name in stay_on for other in self._draft.needs[key_of(name)[0]].rules.together}
+            names = [name for name in names if key_of(name)[0] not in held]
+        return names
+
+    def _with_followers(self, host: HostState, names: Sequence[str], there: Sequence[str]) -> list[str]:
+        """With those that go together with a service of which nothing would be left here."""
+        every = set(names)
+        while True:
+            gone = Counter(key_of(name)[0] for name in every)
+            left = {service for service, count in host.replicas.items() if count > gone[service]}
+            more = {name for name in there if name not in every and not self._is_beside(key_of(name)[0], left, host)}
+            if not more:
+                return sorted(every)
+            every |= more
+
+    def _is_beside(self, service: str, left: Set[str], host: HostState) -> bool:
+        """Is one of the services that it goes together with among those left, as far as it was before?"""
+        bound = self._draft.needs[service].rules.together if service in self._draft.needs else ()
+        return not bound or not left.isdisjoint(bound) or not any(host.replicas.get(name, 0) > 0 for name in bound)
 
     def _way(self, host: HostState, names: Iterable[str], where: tuple[str, int]) -> Way:
         ordered = tuple(sorted(names))

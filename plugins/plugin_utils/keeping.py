@@ -27,20 +27,23 @@ def keep_all(draft: Draft) -> None:
         keep(draft, need, draft.before[(need.service, replica)])
     for host in draft.fleet.hosts.values():
         host.claimed.clear()
-    _part(draft)
+    part(draft)
 
 
-def _part(draft: Draft) -> None:
-    """Whoever goes together with a service that has left its host leaves it too."""
-    going = [True]
+def part(draft: Draft) -> list[Key]:
+    """Whoever goes together with a service that has left its host leaves it too: those."""
+    gone: list[Key] = []
+    going = bool(draft.fleet.rulebook.anchors)
     while going:
-        going = []
+        going = False
         for key, place in sorted(draft.placed.items()):
             need, host = draft.needs[key[0]], draft.fleet.hosts.get(place.host)
             bound = need.rules.together if host is not None and not need.adopted else ()
             if host is not None and bound and not any(host.replicas.get(name, 0) > 0 for name in bound):
                 draft.lift(key)
-                going.append(True)
+                gone.append(key)
+                going = True
+    return gone
 
 
 def keep(draft: Draft, need: Need, place: Placement, own: bool = False) -> bool:

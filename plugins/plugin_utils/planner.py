@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, needed_there, take
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explain
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.giving_way import Room
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import drains, keep_all, must_leave
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import drains, keep_all, must_leave, part
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import GpuLayout, Need, Placement, Problem, Solution, Unplaced
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet
@@ -109,12 +109,18 @@ class _Queue:
                     draft.lift(key)
             if all(key in draft.placed or self._one(need, key[1]) or key in draft.leaving for key in keys):
                 draft.keep()
+                self._ask_again(part(draft))
                 return
             draft.back(mark)
             self._heap, draft.leaving = entries, held
         for key in keys:
             if key in draft.placed and draft.placed[key].host in draft.fleet.hosts:
                 draft.lift(key)
+        self._ask_again(part(draft))
+
+    def _ask_again(self, keys: Iterable[Key]) -> None:
+        for service, replica in keys:
+            heapq.heappush(self._heap, self._entry(self._draft.needs[service], (replica,)))
 
     def _one(self, need: Need, replica: int) -> bool:
         """Give one replica the best place that there is, or that others make for it."""
@@ -127,8 +133,7 @@ class _Queue:
         found = self._room.taken(need, replica)
         if found is None:
             return False
-        for service, number in found[1]:
-            heapq.heappush(self._heap, self._entry(draft.needs[service], (number,)))
+        self._ask_again(found[1])
         return True
 
     def _leave(self, need: Need, replica: int, held: Placement) -> bool:

@@ -12,8 +12,18 @@ from collections.abc import Mapping
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import parse_slice
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import AfterValidator, BeforeValidator, Field, Size, Strict, Wrong, check
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    Size,
+    Strict,
+    Wrong,
+    check,
+    model_validator,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Counted, Limit, Quota, Workspace
 
 # Variables of playbooks and roles that decide nothing here; listed so that a slip of the pen in their names is seen too.
 OTHER_VARIABLES = frozenset(
@@ -71,6 +81,7 @@ OTHER_VARIABLES = frozenset(
     )
 )
 _NAME = re.compile(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$")
+_DIGITS = re.compile(r"[0-9]{1,9}")
 _RANGE = re.compile(r"^([0-9]{1,5})(?:-([0-9]{1,5}))?$")
 
 Mode = t.Literal["mig", "whole", "shared"]
@@ -164,6 +175,79 @@ class Reserve(Strict):
     disk: Size = 10240
 
 
+class BoardLimits(Strict):
+    """What a team may have on boards of one kind."""
+
+    memory: Size | None = Field(default=None, description="of GPUs: of whole ones, of slices, and what sharers asked for")
+    slices: int | None = Field(default=None, ge=0, description="memory slices of boards that MIG has cut")
+    gpus: int | None = Field(default=None, ge=0, description="whole GPUs")
+
+
+class TeamLimits(BoardLimits):
+    """What a team or a workspace may have in all, and on boards whose catalogue id has a word in it."""
+
+    models: dict[str, BoardLimits] = Field(default_factory=dict)
+
+
+class TeamQuota(TeamLimits):
+    """The quota of one team."""
+
+    workspace: str | None = None
+    borrow: bool = Field(default=False, description="also what teams of the workspace that lend have not used")
+    lend: bool = False
+
+    @model_validator(mode="after")
+    def _agree(self) -> TeamQuota:
+        for field in ("borrow", "lend"):
+            if getattr(self, field) and self.workspace is None:
+                raise Wrong("only teams of one workspace lend to each other", "name a workspace", field)
+        return self
+
+
+class Quotas(Strict):
+    """Quotas of the whole site."""
+
+    workspaces: dict[str, TeamLimits] = Field(default_factory=dict)
+    teams: dict[str, TeamQuota] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _agree(self) -> Quotas:
+        total: dict[tuple[str, str, str], int] = {}
+        for team, quota in sorted(self.teams.items()):
+            if quota.workspace is None:
+                continue
+            if quota.workspace not in self.workspaces:
+                known = sorted(self.workspaces)
+                close = difflib.get_close_matches(quota.workspace, known, n=1, cutoff=0.6)
+                hint = f"did you mean '{close[0]}'?" if close else f"add it to workspaces, which has {', '.join(known) or 'none'}"
+                raise Wrong(f"there is no workspace '{quota.workspace}'", hint, "teams", team, "workspace")
+            have = {(limit.counted, limit.board): limit.most for limit in limits_of(self.workspaces[quota.workspace])}
+            for limit in limits_of(quota):
+                key = (quota.workspace, limit.counted, limit.board)
+                total[key] = total.get(key, 0) + limit.most
+                most = have.get(key[1:])
+                if most is not None and total[key] > most:
+                    wrong = f"the quotas of workspace '{quota.workspace}' are {total[key]} {limit.counted} by here, and it has {most}"
+                    raise Wrong(wrong, "raise that of the workspace, or lower one of its teams", "teams", team)
+        return self
+
+
+def limits_of(said: TeamLimits) -> tuple[Limit, ...]:
+    """A quota as the planner counts it."""
+    counted: tuple[Counted, ...] = ("memory", "slices", "gpus")
+    parts: list[tuple[str, BoardLimits]] = [("", said), *sorted(said.models.items())]
+    found = ((kind, getattr(limits, kind), board) for board, limits in parts for kind in counted)
+    return tuple(Limit(kind, most, board.lower()) for kind, most, board in found if most is not None)
+
+
+def _number(value: object) -> object:
+    """With -e NAME=3, a number comes as text."""
+    return int(value) if isinstance(value, str) and _DIGITS.fullmatch(value.strip()) else value
+
+
+Number = t.Annotated[int, BeforeValidator(_number)]
+
+
 class Policy(Strict):
     """The variables that a plan depends on."""
 
@@ -171,13 +255,16 @@ class Policy(Strict):
     fleet_pool: str = "default"
     fleet_gpu_modes: list[Mode] = Field(default=["mig", "whole"])
     fleet_sharing: list[Sharing] = Field(default=["time-slice"])
-    fleet_shared_max: int = Field(default=4, ge=1, le=64)
+    fleet_shared_max: t.Annotated[Number, Field(ge=1, le=64)] = 4
     fleet_shared_reserve: Size = 1024
     fleet_gpu_layouts: list[Layout] = Field(default_factory=list)
     fleet_cordoned_gpus: list[GpuName] = Field(default_factory=list)
     fleet_capacity: Capacity = Field(default_factory=Capacity)
     fleet_reserve: Reserve = Field(default_factory=Reserve)
     fleet_ports: Ports = tuple(range(18000, 19000))
+    fleet_quotas: Quotas = Field(default_factory=Quotas)
+    fleet_moves: t.Annotated[Number, Field(ge=0, le=8)] = 3
+    fleet_preemption: t.Literal["none", "lower"] = "none"
 
 
 def read_policy(host: str, variables: Mapping[str, t.Any]) -> Policy:
@@ -195,3 +282,41 @@ def read_policy(host: str, variables: Mapping[str, t.Any]) -> Policy:
             slips.append(FleetError(f"unknown variable '{name}'", file=file, field=name, hint=f"did you mean '{close[0]}'?"))
     raise_all(slips)
     return check(Policy, Located({name: variables[name] for name in Policy.model_fields if name in variables}, file))
+
+
+class SitePolicy(t.NamedTuple):
+    """What is one for the whole site, as the planner takes it."""
+
+    quotas: tuple[Quota, ...] = ()
+    workspaces: tuple[Workspace, ...] = ()
+    moves: int = 0
+    preemption: bool = False
+
+
+# Variables that decide about the fleet and not about a host.
+SITE_VARIABLES = ("fleet_quotas", "fleet_moves", "fleet_preemption")
+
+
+def site_policy(policies: Mapping[str, Policy]) -> SitePolicy:
+    """What all hosts of a run say of the site.
+
+    :raises FleetError: two hosts say different things, each variable on its own line.
+    """
+    if not policies:
+        return SitePolicy()
+    first = min(policies)
+    errors = []
+    for name in SITE_VARIABLES:
+        others = [host for host in sorted(policies) if getattr(policies[host], name) != getattr(policies[first], name)]
+        if others:
+            wrong = f"it is not as on {first}, and it is one for the whole site"
+            errors.append(FleetError(wrong, file=f"host {others[0]}", field=name, hint="write it once, in group_vars/all or for gpu_hosts"))
+    raise_all(errors)
+    said = policies[first]
+    teams, spaces = said.fleet_quotas.teams, said.fleet_quotas.workspaces
+    return SitePolicy(
+        tuple(Quota(team, limits_of(quota), quota.workspace, quota.borrow, quota.lend) for team, quota in sorted(teams.items())),
+        tuple(Workspace(name, limits_of(limits)) for name, limits in sorted(spaces.items())),
+        said.fleet_moves,
+        said.fleet_preemption == "lower",
+    )

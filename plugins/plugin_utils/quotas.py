@@ -10,7 +10,7 @@ limit. All teams of a workspace together have at most what the workspace has. A 
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Counted, Limit, Quota, Workspace
@@ -117,7 +117,7 @@ class Books:
         quota, used = self._quotas[team], self._used[team][key]
         limit = self._limits[team].get(key)
         over = 0 if limit is None else used + amount - limit
-        if limit is not None and over > 0 and (own or not quota.borrow):
+        if limit is not None and over > 0 and (own or not quota.borrow or quota.workspace is None):
             return Debit(f"team {team} has used {_size(key, used)} of its {_limit(key, limit)} (fleet_quotas)", team, key, over)
         if quota.workspace is None:
             return None
@@ -192,10 +192,3 @@ def whole_charge(gpus: Iterable[tuple[str, int]]) -> Charge:
     for board, sizes in sorted(total.items()):
         each += [(board, "memory", sum(sizes)), (board, "gpus", len(sizes))]
     return tuple(each)
-
-
-def equal_on_all(values: Mapping[str, t.Any]) -> tuple[str, str] | None:
-    """Two hosts that say different things about what is one for the site; None when all say the same."""
-    first = min(values, default=None)
-    other = next((name for name in sorted(values) if first is not None and values[name] != values[first]), None)
-    return None if first is None or other is None else (first, other)

@@ -23,6 +23,9 @@ def complaints(problem: t.Any, solution: t.Any) -> list[str]:
     judge.check_layouts()
     judge.check_hosts()
     judge.check_unplaced()
+    judge.check_rules()
+    judge.check_quotas()
+    judge.check_displaced()
     return judge.wrong
 
 
@@ -210,8 +213,126 @@ class _Judge:
             if not each.reason or not each.help:
                 self.say(each, "no reason is given")
             own = [place for place in self.here if (place.service, place.replica) == (each.service, each.replica)]
-            if not need.adopted and not need.ports and any(self._has_room(host, need, own) for host in self.hosts.values()):
+            if need.adopted or need.ports or need.rules.all_or_nothing or self._quota(need.team):
+                continue
+            if any(self._has_room(host, need, own) for host in self.hosts.values()):
                 self.say(each, "could have been placed")
+            if self.problem.preemption and not own:
+                weaker = [place for place in self.solution.placements if self._weaker(place, need)]
+                if any(self._has_room(host, need, weaker) for host in self.hosts.values()):
+                    self.say(each, "waits for a lower priority")
+
+    def _weaker(self, place: t.Any, need: t.Any) -> bool:
+        """May the place be taken for a need? Together with those that are there only because of it."""
+        other = self.needs[place.service]
+        beside = [self.needs[each.service] for each in self.here if each.host == place.host and place.service in self._bound(each.service)]
+        follow = [each for each in beside if each.service != place.service]
+        return (
+            not other.adopted
+            and other.priority < need.priority
+            and all(each.priority < need.priority and not each.adopted for each in follow)
+        )
+
+    def _bound(self, service: str) -> t.Any:
+        return self.needs[service].rules.together
+
+    # Who may not be beside whom is not, and who must be is.
+
+    def check_rules(self) -> None:
+        for name in self.hosts:
+            there = [place for place in self.here if place.host == name]
+            for place in there:
+                need = self.needs[place.service]
+                if not need.adopted and (why := self._against(need, [other for other in there if other is not place], place)):
+                    self.say(place, why)
+        for need in self.problem.needs:
+            if need.rules.all_or_nothing and not need.adopted:
+                mine = [place for place in (*self.solution.placements, *self.solution.waiting) if place.service == need.service]
+                elsewhere = [place for place in mine if place.host not in self.hosts]
+                if len(mine) not in (len(elsewhere), need.replicas):
+                    self.wrong.append(f"{need.service}: {len(mine)} of {need.replicas} replicas, which is neither all nor none")
+
+    def _against(self, need: t.Any, others: list[t.Any], place: t.Any = None) -> str:
+        rules = need.rules
+        same = [other for other in others if other.service == need.service]
+        if rules.max_per_host is not None and len(same) + 1 > rules.max_per_host:
+            return "too many of it on the host"
+        gpus = place.gpus if place is not None else ()
+        if rules.max_per_gpu is not None and any(sum(uuid in other.gpus for other in same) + 1 > rules.max_per_gpu for uuid in gpus):
+            return "too many of it on a GPU"
+        for other in others:
+            if other.service in rules.apart or need.service in self.needs[other.service].rules.apart:
+                return f"is not apart from {other.service}"
+        if rules.together and not any(other.service in rules.together for other in others):
+            return "is not together with those that it needs"
+        return ""
+
+    # No team has more than it may have.
+
+    def _quota(self, team: str) -> t.Any:
+        return next((quota for quota in self.problem.quotas if quota.team == team), None)
+
+    def check_quotas(self) -> None:
+        teams = {
+            quota.team: [place for place in self.here if self.needs[place.service].team == quota.team] for quota in self.problem.quotas
+        }
+        if any(self.needs[place.service].adopted for places in teams.values() for place in places):
+            return  # those run, whatever a quota says
+        if any(place.host not in self.hosts for place in self.solution.placements):
+            return  # and of those only their hosts know what they have
+        for quota in self.problem.quotas:
+            for limit in quota.limits:
+                over = self._counted(teams[quota.team], limit) - limit.most
+                if over > 0 and not (quota.borrow and quota.workspace):
+                    self.wrong.append(f"{quota.team}: {over} more {limit.counted} than its quota")
+        for space in {quota.workspace for quota in self.problem.quotas if quota.workspace}:
+            self._check_workspace(space, teams)
+
+    def _check_workspace(self, space: str, teams: dict[str, list[t.Any]]) -> None:
+        members = [quota for quota in self.problem.quotas if quota.workspace == space]
+        for limit in (limit for each in self.problem.workspaces if each.name == space for limit in each.limits):
+            if sum(self._counted(teams[quota.team], limit) for quota in members) > limit.most:
+                self.wrong.append(f"workspace {space}: more {limit.counted} than it has")
+        for kind in {(limit.counted, limit.board) for quota in members for limit in quota.limits}:
+            lent = free = 0
+            for quota in members:
+                for limit in (limit for limit in quota.limits if (limit.counted, limit.board) == kind):
+                    left = limit.most - self._counted(teams[quota.team], limit)
+                    lent += max(0, -left)
+                    free += max(0, left) if quota.lend else 0
+            if lent > free:
+                self.wrong.append(f"workspace {space}: {lent} {kind} are borrowed, and {free} are lent")
+
+    def _counted(self, places: list[t.Any], limit: t.Any) -> int:
+        total = 0
+        for place in places:
+            for gpu in (self.gpus[(place.host, uuid)] for uuid in place.gpus):
+                if limit.board not in gpu.board:
+                    continue
+                found = [each for each in gpu.geometry.profiles if place.slice and each.name == place.slice.profile] if gpu.geometry else []
+                if limit.counted == "slices":
+                    total += found[0].size if found else 0
+                elif limit.counted == "gpus":
+                    total += place.mode == "whole"
+                elif place.mode == "shared":
+                    total += self.needs[place.service].memory_mib
+                else:
+                    total += found[0].memory_mib if found else gpu.memory_mib
+        return total
+
+    # Who had to leave a right place was asked to.
+
+    def check_displaced(self) -> None:
+        for each in self.solution.displaced:
+            need = self.needs[each.service]
+            here = [place for place in self.here if (place.service, place.replica) == (each.service, each.replica)]
+            by = self.needs[each.by.rpartition("-")[0]]
+            if need.adopted or any(self.kept(place) for place in here):
+                self.say(each, "was not displaced at all, or must not be")
+            if (each.way == "preempted" and (need.priority >= by.priority or not self.problem.preemption)) or need.priority > by.priority:
+                self.say(each, f"gave way to {each.by}, which has no right to it")
+            if each.way == "moved" and (each.service in self.problem.changed or not here or not self.problem.moves):
+                self.say(each, "moved and should not have")
 
     def _has_room(self, host: t.Any, need: t.Any, own: list[t.Any]) -> bool:
         if host.environment != need.environment:
@@ -223,6 +344,8 @@ class _Judge:
             )
             if have is not None and used + getattr(need.resources, kind) > have + 1e-6:
                 return False
+        if self._against(need, [place for place in self.here if place.host == host.name and place not in own]):
+            return False
         free = [gpu for gpu in host.gpus if self._gpu_has_room(host, gpu, need, own)]
         boards = [gpu.board for gpu in free]
         return any(boards.count(board) >= need.count for board in boards)
@@ -239,6 +362,9 @@ class _Judge:
         if (gpu.pin and gpu.pin.mode != mode) or (not gpu.pin and mode not in host.modes):
             return False
         if mode != "mig" and any(each.outsiders for each in gpu.instances):
+            return False
+        most = need.rules.max_per_gpu
+        if most is not None and sum(place.service == need.service for place in there) >= most:
             return False
         if mode == "whole":
             return not there and gpu.memory_mib >= need.memory_mib
