@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
@@ -22,8 +23,23 @@ MAX_NAMES = 3
 MAX_GROUPS = 5
 
 
+# What was said in one fleet of each kind of need: many services ask for the same, and none of them has a place to give back.
+_SAID: WeakKeyDictionary[Fleet, dict[Need, tuple[str, str]]] = WeakKeyDictionary()
+
+
 def explain(fleet: Fleet, need: Need, replica: int, before: Placement | None) -> tuple[str, str]:
-    """(reason, the nearest thing that would help), one line each."""
+    """(reason, the nearest thing that would help), one line each. The fleet is as the plan leaves it, and changes no more."""
+    if before is not None or need.adopted or fleet.rulebook.alone(need):
+        return _explained(fleet, need, replica, before)
+    said = _SAID.setdefault(fleet, {})
+    # A service of several replicas may have places that are its own.
+    alike = replace(need, service=need.service if need.replicas > 1 else "", priority=0)
+    if alike not in said:
+        said[alike] = _explained(fleet, need, replica, before)
+    return said[alike]
+
+
+def _explained(fleet: Fleet, need: Need, replica: int, before: Placement | None) -> tuple[str, str]:
     if need.adopted:
         return _adopted(before)
     hosts = [host for host in fleet.hosts.values() if host.host.environment == need.environment]

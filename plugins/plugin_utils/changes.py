@@ -1,0 +1,538 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The cheapest change that would give a replica its place, proved by planning again with it. No change is told that was not tried.
+
+A change counts when the replica has a place in the new plan, and everybody who had one still has one, but for whom the change names.
+What is tried is bounded by an amount of work and not by a clock, so the same input gives the same words.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    MODE_OF,
+    Gpu,
+    Host,
+    Limit,
+    Need,
+    Placement,
+    Problem,
+    Resources,
+    Solution,
+    Unplaced,
+)
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import COSTS, OF_THE_NEED, SELF, Edit, Option, Scene, Spot
+
+#: How many changes are tried for one service before a host is added.
+TRIES: t.Final = 8
+#: Work for all services together, in looks at one GPU for one replica; about two seconds of a controller's core.
+BUDGET: t.Final = 40_000
+#: The same for finding out, for many at once, how many more hosts it takes; and from how many on they are asked together.
+SHARED_BUDGET: t.Final = 20_000
+MANY: t.Final = 24
+#: At most so many GPUs are added to find out how many it takes.
+MOST_GPUS: t.Final = 64
+#: Kinds that may need any host of the fleet, and not only the one where the place is.
+_WIDE: t.Final = frozenset({"moves", "preemption", "priority", "quota", "replicas"})
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that a person could do. ``cost``: the less the better (:data:`COSTS`); ``lost``: replicas that give their place for it."""
+
+    kind: str
+    cost: int
+    sentence: str
+    edits: tuple[Edit, ...]
+    lost: tuple[str, ...] = ()
+
+    def apply(self, problem: Problem) -> Problem:
+        """The problem with the change made."""
+        return edited(problem, self.edits)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Why a replica has no place, in a word of :data:`repairs.CAUSES`, and the cheapest changes, each of which would give it one."""
+
+    service: str
+    replica: int
+    cause: str
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def sentence(self) -> str:
+        """All of them; empty when none was found."""
+        return ", or ".join(change.sentence for change in self.changes)
+
+    def data(self) -> dict[str, t.Any]:
+        """For JSON."""
+        told = [{"kind": change.kind, "change": change.sentence, "gives_way": list(change.lost)} for change in self.changes]
+        return {"service": self.service, "replica": self.replica, "cause": self.cause, "changes": told}
+
+
+def edited(problem: Problem, edits: Iterable[Edit]) -> Problem:
+    """The problem with these values in place of the old ones."""
+    for part, name, field, value in edits:
+        if part == "service":
+            needs = tuple(replace(need, **{field: value}) if need.service == name else need for need in problem.needs)
+            problem = replace(problem, needs=needs)
+        elif part == "host":
+            hosts = tuple(replace(host, **{field: value}) if host.name == name else host for host in problem.hosts)
+            problem = replace(problem, hosts=hosts)
+        elif part == "gpu":
+            problem = replace(problem, hosts=tuple(_with_gpu(host, name, field, value) for host in problem.hosts))
+        elif field == "hosts":
+            problem = replace(problem, hosts=(*problem.hosts, *value))
+        else:
+            problem = replace(problem, **{field: value})
+    return problem
+
+
+def _with_gpu(host: Host, uuid: str, field: str, value: t.Any) -> Host:
+    if all(gpu.uuid != uuid for gpu in host.gpus):
+        return host
+    return replace(host, gpus=tuple(replace(gpu, **{field: value}) if gpu.uuid == uuid else gpu for gpu in host.gpus))
+
+
+def planned(problem: Problem, solution: Solution) -> Problem:
+    """The problem as it is once this solution's plans are written: everybody is where they say."""
+    return replace(problem, previous=(*solution.placements, *solution.waiting), changed=frozenset())
+
+
+def told(solution: Solution, proposals: Iterable[Proposal]) -> Solution:
+    """The solution with the changes that were found as what would help."""
+    found = {(each.service, each.replica): each.sentence for each in proposals if each.changes}
+    unplaced = tuple(
+        Unplaced(each.service, each.replica, each.reason, found.get((each.service, each.replica), each.help)) for each in solution.unplaced
+    )
+    return replace(solution, unplaced=unplaced)
+
+
+def propose(
+    problem: Problem,
+    solution: Solution,
+    leases: Mapping[str, str] | None = None,
+    boards: Sequence[Gpu] = (),
+    budget: int = BUDGET,
+) -> list[Proposal]:
+    """For each replica without a place the cause and the changes, in the order of ``solution.unplaced``.
+
+    ``leases``: replica -> when its lease ends, as people read it. ``boards``: GPUs that can be bought beside those that the fleet has.
+    """
+    if not solution.unplaced:
+        return []
+    search = _Search(problem, solution, leases or {}, boards, budget)
+    missing: dict[str, list[int]] = {}
+    for each in solution.unplaced:
+        missing.setdefault(each.service, []).append(each.replica)
+    needs = {need.service: need for need in problem.needs}
+    found: dict[Key, Proposal] = {}
+    for service in sorted(missing, key=lambda name: (-needs[name].priority, name)):
+        for proposal in search.of_service(needs[service], missing[service]):
+            found[(proposal.service, proposal.replica)] = proposal
+    found.update(search.together([each for each in found.values() if not each.changes]))
+    return [found[(each.service, each.replica)] for each in solution.unplaced]
+
+
+@dataclass
+class _Known:
+    """What the search for one service says of the next that asks for the same: what is in the way, what could be tried, which GPUs would
+    do if there were more; and once it was searched, the kind of change and how many more hosts it took."""
+
+    cause: str
+    options: list[tuple[str, Option]]
+    board: tuple[Host | None, Gpu] | None
+    found: bool = False
+    kind: str = ""
+    hosts: int = 1
+
+
+class _Search:
+    """The search of one solution's changes. ``left``: the work that may still be spent."""
+
+    def __init__(self, problem: Problem, solution: Solution, leases: Mapping[str, str], boards: Sequence[Gpu], budget: int) -> None:
+        self.now = planned(problem, solution)
+        self.solution = solution
+        self.leases = leases
+        self.boards = boards
+        self.left = budget
+        self.many = len(solution.unplaced) > MANY
+        # No single plan may take so much that nothing is left for the others.
+        self.share = budget // 10
+        self.scene = Scene(self.now, solution, leases)
+        self.placed = {(place.service, place.replica) for place in solution.placements}
+        self.missing: dict[str, int] = {}
+        for each in solution.unplaced:
+            self.missing[each.service] = self.missing.get(each.service, 0) + 1
+        self.on_host: dict[str, set[str]] = {}
+        self.at: dict[str, list[Placement]] = {}
+        self.earlier: dict[tuple[str, int], set[str]] = {}
+        # What was found for a service that asks for the same: the kind of change, and how many hosts more.
+        self.known: dict[Need, _Known] = {}
+        self.movers: list[str] = []
+        # Of the service that is looked at: replicas that only wait for the others of their group.
+        self.words: dict[int, str] = {}
+        for place in self.now.previous:
+            self.on_host.setdefault(place.host, set()).add(place.service)
+            self.at.setdefault(place.service, []).append(place)
+        # Of a service that is only there, nobody new is looked for.
+        last = {service: max(place.replica for place in places) for service, places in self.at.items()}
+        self.trimmed = {
+            each.service: replace(each, replicas=min(each.replicas, last[each.service])) for each in self.now.needs if each.service in last
+        }
+
+    def of_service(self, need: Need, replicas: Sequence[int]) -> Iterator[Proposal]:
+        """One proposal for each replica of a service, the first ones with the cheapest change that serves them."""
+        rest = sorted(replicas)
+        self.words = {}
+        if need.adopted:
+            yield from (Proposal(need.service, number, "adopted") for number in rest)
+            return
+        own = need.service in self.at or need.rules.all_or_nothing or self._limited(need) or self.scene.fleet.rulebook.alone(need)
+        alike = need if own else replace(need, service=SELF)
+        if alike not in self.known:
+            self.known[alike] = _Known(*self._options(alike, rest), self._board(alike))
+        known = self.known[alike]
+        cause = known.cause
+        options = [(word, _named(option, need.service)) for word, option in known.options]
+        tried = [each for each in options if each[1].kind == known.kind] if known.found else options
+        changes, served, of = self._first(need, tried, rest[:1])
+        if changes:
+            cause = cause if of in OF_THE_NEED and cause not in OF_THE_NEED else of
+            yield from (Proposal(need.service, number, self.words.get(number, cause), changes) for number in rest if number in served)
+            rest = [number for number in rest if number not in served]
+        known.found, known.kind = True, changes[0].kind if changes else ""
+        if rest:
+            added, more = self._hosts(need, rest, known) if not self.many else (None, set())
+            for number in rest:
+                yield Proposal(need.service, number, self.words.get(number, cause), (added,) if added and number in more else ())
+
+    def _options(self, need: Need, replicas: Sequence[int]) -> tuple[str, list[tuple[str, Option]]]:
+        """The binding cause, and (cause, what would take it away), the cheapest first."""
+        hosts = [host for host in self.now.hosts if host.environment == need.environment]
+        if not hosts:
+            names = sorted({host.environment for host in self.now.hosts if not host.down})
+            found = [("environment", self._environment(need, name)) for name in names]
+            return "environment", found
+        if all(host.down for host in hosts):
+            return "host down", []
+        scene, number = self._scene_of(need, replicas[0])
+        spots = scene.spots(need, f"{need.service}-{number}")
+        if not spots:
+            return "no GPU" if not any(host.gpus for host in hosts) else "in use", []
+        found = [(spot.cause, _combined(spot, choice)) for spot in spots[:4] for choice in _choices(spot)]
+        nearest = min(spots, key=lambda spot: (any(blocker.cause in OF_THE_NEED for blocker in spot.blockers), spot.rank))
+        cause = nearest.cause if nearest.blockers else self._site_cause(need)
+        if cause in ("in use", "priority", "lease") and self.now.moves < 8:
+            found.append((cause, Option("moves", COSTS["moves"], "", (Edit("fleet", "", "moves", 8),))))
+        if not spots[0].blockers:
+            found += [(cause, option) for option in self._site_options(need)]
+        if need.replicas > 1 and need.rules.all_or_nothing:
+            text = f"let some replicas of {need.service} run without the others ('all_or_nothing')"
+            rules = replace(need.rules, all_or_nothing=False)
+            found.append(("group", Option("replicas", COSTS["replicas"], text, (Edit("service", need.service, "rules", rules),))))
+        return cause, sorted(found, key=lambda each: (each[1].cost, each[1].text))
+
+    def _scene_of(self, need: Need, number: int) -> tuple[Scene, int]:
+        """The fleet as the replica finds it; for a group that has no place as a whole, as the first finds it that is one too many."""
+        if not need.rules.all_or_nothing or need.replicas == 1:
+            return self.scene, number
+        single = Edit("service", need.service, "rules", replace(need.rules, all_or_nothing=False))
+        problem = edited(self._reduced(need, None), [single])
+        solution = self._plan(problem)
+        missing = [] if solution is None else [each.replica for each in solution.unplaced if each.service == need.service]
+        if solution is None or not missing:
+            return self.scene, number
+        self.words = {each: "group" for each in range(1, need.replicas + 1) if each not in missing}
+        return Scene(planned(problem, solution), solution, self.leases), missing[0]
+
+    def _environment(self, need: Need, name: str) -> Option:
+        text = f"write environment '{name}', or set fleet_environment on a host"
+        return Option("environment", COSTS["environment"], text, (Edit("service", need.service, "environment", name),))
+
+    def _site_cause(self, need: Need) -> str:
+        """What is in the way where every host by itself would do."""
+        if self._limited(need):
+            return "quota"
+        return "group" if need.rules.all_or_nothing else "port"
+
+    def _limited(self, need: Need) -> bool:
+        return any(quota.team == need.team for quota in self.now.quotas)
+
+    def _site_options(self, need: Need) -> Iterator[Option]:
+        if self._limited(need):
+            raised = self._raised(need)
+            if raised is not None:
+                yield raised
+
+    def _raised(self, need: Need) -> Option | None:
+        """The team's quota, and its workspace's, as they have to be for one more replica to have its place."""
+        quota = next(each for each in self.now.quotas if each.team == need.team)
+        free = replace(quota, limits=(), workspace=None)
+        others = tuple(each for each in self.now.quotas if each is not quota)
+        problem = replace(self._reduced(need, None), quotas=(*others, free))
+        solution = self._plan(problem)
+        if solution is None or not any(place.service == need.service and self._is_new(place) for place in solution.placements):
+            return None
+        team = {each.service for each in self.now.needs if each.team == need.team}
+        limits = tuple(replace(limit, most=max(limit.most, self._used(solution, team, limit))) for limit in quota.limits)
+        edits = [Edit("fleet", "", "quotas", tuple(sorted((*others, replace(quota, limits=limits)), key=lambda each: each.team)))]
+        grown = [
+            f"the quota of {need.team} by {_more(new, old)}" for new, old in zip(limits, quota.limits, strict=True) if new.most > old.most
+        ]
+        space = next((each for each in self.now.workspaces if each.name == quota.workspace), None)
+        if space is not None:
+            teams = {each.team for each in self.now.quotas if each.workspace == space.name}
+            members = {each.service for each in self.now.needs if each.team in teams}
+            wider = tuple(replace(limit, most=max(limit.most, self._used(solution, members, limit))) for limit in space.limits)
+            rest = tuple(each for each in self.now.workspaces if each is not space)
+            edits.append(Edit("fleet", "", "workspaces", tuple(sorted((*rest, replace(space, limits=wider)), key=lambda each: each.name))))
+            grown += [
+                f"that of workspace {space.name} by {_more(new, old)}"
+                for new, old in zip(wider, space.limits, strict=True)
+                if new.most > old.most
+            ]
+        return Option("quota", COSTS["quota"], f"raise {' and '.join(grown)} (fleet_quotas)", tuple(edits)) if grown else None
+
+    def _is_new(self, place: Placement) -> bool:
+        return (place.service, place.replica) not in self.placed
+
+    def _used(self, solution: Solution, services: set[str], limit: Limit) -> int:
+        return sum(self._charge(place, limit) for place in solution.placements if place.service in services)
+
+    def _charge(self, place: Placement, limit: Limit) -> int:
+        """What one replica counts against a limit."""
+        host = self.scene.fleet.hosts.get(place.host)
+        states = [] if host is None else [state for state in host.usable(place.gpus) if limit.board.lower() in state.gpu.board]
+        if limit.counted == "gpus":
+            return len(states) if place.mode == "whole" else 0
+        profiles = [state.cutter.profiles[place.slice.profile] for state in states if state.cutter is not None and place.slice is not None]
+        if limit.counted == "slices":
+            return sum(profile.size for profile in profiles)
+        if place.mode == "shared":
+            return self.scene.needs[place.service].memory_mib if states else 0
+        return sum(profile.memory_mib for profile in profiles) + sum(state.gpu.memory_mib for state in states if place.slice is None)
+
+    def _first(self, need: Need, options: Sequence[tuple[str, Option]], targets: Sequence[int]) -> tuple[tuple[Change, ...], set[int], str]:
+        """The cheapest option that serves the targets, one of another kind beside it, whom the first serves, and what was in the way."""
+        found: list[Change] = []
+        served: set[int] = set()
+        word = ""
+        for cause, option in options[:TRIES]:
+            if found and (option.kind == found[0].kind or option.cost > 2 * found[0].cost + 100):
+                continue
+            change, now = self._tried(need, option, targets)
+            if change is None:
+                continue
+            found.append(change)
+            word = word or cause
+            served = now if len(found) == 1 else served & now
+            if len(found) == 2:
+                break
+        return tuple(found), served, word
+
+    def _tried(self, need: Need, option: Option, targets: Sequence[int]) -> tuple[Change | None, set[int]]:
+        """The option as a change if it serves all targets, and everybody of the service whom it serves."""
+        served = self._served(need, option, targets)
+        if served is None:
+            return None, set()
+        if option.kind == "moves":
+            moved = self.movers
+            count = len(moved)
+            text = f"allow fleet_moves: {count}, and {', '.join(moved[:3])}{' and others' if count > 3 else ''} would move"
+            exact = option._replace(text=text, edits=(Edit("fleet", "", "moves", count),))
+            served = self._served(need, exact, targets) if count else None
+            if served is None:
+                return None, set()
+            option = exact
+        return Change(option.kind, option.cost, option.text, option.edits, option.lost), served
+
+    def _served(self, need: Need, option: Option, targets: Sequence[int]) -> set[int] | None:
+        """Whom of the service the option serves beside those that have a place; None when a target is not among them, or others lose."""
+        problem = edited(self._reduced(need, self._where(need, option)), option.edits)
+        edited_services = frozenset(edit.name for edit in option.edits if edit.part == "service")
+        solution = self._plan(replace(problem, changed=edited_services))
+        if solution is None:
+            return None
+        places = {(place.service, place.replica): place for place in solution.placements}
+        known = {(place.service, place.replica): place for place in problem.previous}
+        gone = [key for key in known if key in self.placed and key not in places and f"{key[0]}-{key[1]}" not in option.lost]
+        now = {number for service, number in places if service == need.service and (service, number) not in self.placed}
+        self.movers = sorted(place.name for key, place in places.items() if key in known and _elsewhere(place, known[key]))
+        return None if gone or not set(targets) <= now else now
+
+    def _where(self, need: Need, option: Option) -> set[str] | None:
+        """The hosts that a plan has to see to judge an option; None for all of them, as a quota needs, which counts everywhere."""
+        if self._limited(need) or option.kind in _WIDE or need.rules.together or need.rules.all_or_nothing:
+            return None
+        if option.kind == "hosts":
+            return set()
+        return {option.host} if option.host else None
+
+    def _reduced(self, need: Need, hosts: set[str] | None) -> Problem:
+        """The problem with only who matters: whoever is on these hosts (on all without any named), and who waits and comes before this one.
+
+        Whoever has a place on a host that is left out keeps it, as in every run that does not see a host.
+        """
+        before = self._before(need)
+        here = (
+            set(self.trimmed)
+            if hosts is None
+            else {service for host in hosts for service in self.on_host.get(host, ())} & set(self.trimmed)
+        )
+        kept = sorted({need.service, *before, *here})
+        needs = tuple(self.scene.needs[each] if each == need.service or each in before else self.trimmed[each] for each in kept)
+        seen = self.now.hosts if hosts is None else tuple(each for each in self.now.hosts if each.name in hosts)
+        return replace(self.now, hosts=seen, needs=needs, previous=tuple(place for each in kept for place in self.at.get(each, ())))
+
+    def _before(self, need: Need) -> set[str]:
+        """Services that lack a place and are not after this one."""
+        key = (need.environment, need.priority)
+        if key not in self.earlier:
+            known = ((service, self.scene.needs[service]) for service in self.missing)
+            self.earlier[key] = {
+                service for service, each in known if each.environment == need.environment and each.priority >= need.priority
+            }
+        return self.earlier[key]
+
+    def _plan(self, problem: Problem) -> Solution | None:
+        """A plan, if there is work left for it."""
+        gpus = sum(len(host.gpus) for host in problem.hosts)
+        waiting = sum(need.replicas for need in problem.needs) - len(problem.previous)
+        work = (gpus + 2) * (max(waiting, 0) + 1) + 2 * (len(problem.previous) + len(problem.needs))
+        if work > self.share or work + self.scene.looked > self.left:
+            return None
+        self.left -= work
+        return make_plan(problem)
+
+    def _hosts(self, need: Need, replicas: Sequence[int], known: _Known) -> tuple[Change | None, set[int]]:
+        """The fewest more hosts with a GPU (or as many as one replica needs) that serve the replicas: by doubling, then by halves."""
+        best: tuple[Change | None, set[int]] = (None, set())
+        board = known.board
+        if board is None:
+            return best
+        low, count = known.hosts - 1, known.hosts
+        while best[0] is None and count * need.count <= MOST_GPUS and self.left > 0:
+            best = self._tried(need, self._more_hosts(need, board, count), replicas)
+            low, count = (low, count) if best[0] is not None else (count, 2 * count)
+        while best[0] is not None and count - low > 1:
+            middle = (low + count) // 2
+            found = self._tried(need, self._more_hosts(need, board, middle), replicas)
+            best, low, count = (found, low, middle) if found[0] is not None else (best, middle, count)
+        known.hosts = count
+        return best
+
+    def together(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Key, Proposal]]:
+        """Of many that nothing else helps, how many more hosts each takes: all that want one kind of GPU are asked at once; each is told
+        the first of 1, 2, 4, 8 and so on that serves it, with everybody who comes before it served too."""
+        waiting: dict[tuple[str, int, str], dict[Key, Proposal]] = {}
+        boards: dict[tuple[str, int, str], tuple[Need, tuple[Host | None, Gpu]]] = {}
+        for each in proposals if self.many else ():
+            need = self.scene.needs[each.service]
+            board = next((known.board for alike, known in self.known.items() if alike in (need, replace(need, service=SELF))), None)
+            if board is not None and self._where(need, Option("hosts", 0, "", ())) is not None:
+                kind = (need.environment, need.count, board[1].board)
+                waiting.setdefault(kind, {})[(each.service, each.replica)] = each
+                boards.setdefault(kind, (need, board))
+        self.left = self.share = SHARED_BUDGET
+        for kind in sorted(waiting):
+            last = min((self.scene.needs[service] for service, _number in waiting[kind]), key=lambda need: need.priority)
+            problem, count = self._reduced(last, set()), 1
+            while waiting[kind] and count * kind[1] <= MOST_GPUS:
+                option = self._more_hosts(*boards[kind], count)
+                solution = self._plan(edited(problem, option.edits))
+                if solution is None:
+                    break
+                change = Change(option.kind, option.cost, option.text, option.edits)
+                for key in ((place.service, place.replica) for place in solution.placements):
+                    if key in waiting[kind]:
+                        yield key, replace(waiting[kind].pop(key), changes=(change,))
+                count *= 2
+
+    def _more_hosts(self, need: Need, board: tuple[Host | None, Gpu], count: int) -> Option:
+        like, gpu = board
+        hosts = tuple(_host(need, like, gpu, f"more-{number:04}") for number in range(1, count + 1))
+        gpus = f"{need.count} free GPUs" if need.count > 1 else "a free GPU"
+        one = f"a host of environment '{need.environment}' with {gpus}"
+        many = f"{count} hosts of environment '{need.environment}', each with {gpus}"
+        back = sorted({place.host for place in self.solution.waiting if place.service == need.service and self._is_down(place.host)})
+        bring = f"bring {' and '.join(back)} back, or " if back else ""
+        text = f"{bring}add {one if count == 1 else many} ({gpu.board})"
+        return Option("hosts", COSTS["hosts"] + count, text, (Edit("fleet", "", "hosts", hosts),))
+
+    def _is_down(self, name: str) -> bool:
+        return any(host.name == name and host.down for host in self.now.hosts)
+
+    def _board(self, need: Need) -> tuple[Host | None, Gpu] | None:
+        """A kind of GPU that would serve when it is empty: the smallest that the fleet has, else of those that can be bought."""
+        own = [(host, gpu) for host in self.now.hosts if host.environment == need.environment for gpu in host.gpus]
+        for several in (own, [(None, gpu) for gpu in self.boards]):
+            kinds: dict[tuple[int, str], tuple[Host | None, Gpu]] = {}
+            for host, gpu in several:
+                kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
+            for kind in sorted(kinds):
+                host, gpu = kinds[kind]
+                if need.wants(gpu.board) and self._serves(need, gpu):
+                    return host, gpu
+        return None
+
+    def _serves(self, need: Need, gpu: Gpu) -> bool:
+        host = _host(need, None, gpu, "more-0001")
+        alone = replace(need, replicas=1, bars={}, rules=type(need.rules)(), ports=())
+        return bool(make_plan(Problem((host,), (alone,))).placements)
+
+
+def _host(need: Need, like: Host | None, gpu: Gpu, name: str) -> Host:
+    """A host with empty GPUs of this kind, as many as one replica needs, and no other limit."""
+    gpus = tuple(
+        Gpu(f"GPU-{name}-{number}", f"0000:{number + 1:02x}:00.0", gpu.board, gpu.memory_mib, gpu.geometry, mps_clients=gpu.mps_clients)
+        for number in range(need.count)
+    )
+    more: dict[str, t.Any] = {} if like is None else {"shared_reserve_mib": like.shared_reserve_mib, "ports": like.ports}
+    modes = tuple(sorted({MODE_OF[need.isolation], *(() if like is None else like.modes)}))
+    free = Resources(None, None, None, None)
+    return Host(name, need.environment, gpus, modes=modes, sharing=(need.sharing,), capacity=free, **more)
+
+
+def _elsewhere(place: Placement, old: Placement) -> bool:
+    return (place.host, place.gpus, place.slice, place.mode) != (old.host, old.gpus, old.slice, old.mode)
+
+
+def _more(new: Limit, old: Limit) -> str:
+    by = new.most - old.most
+    what = {"memory": format_size(by), "slices": f"{by} memory slices", "gpus": f"{by} GPU{'s' if by > 1 else ''}"}[old.counted]
+    return what + (f" on {old.board}" if old.board else "")
+
+
+def _choices(spot: Spot) -> Iterator[tuple[Option, ...]]:
+    """The cheapest way for each blocker, and for a place with one of them every way."""
+    if len(spot.blockers) == 1:
+        yield from ((option,) for option in spot.blockers[0].options)
+    elif spot.blockers:
+        yield tuple(blocker.best for blocker in spot.blockers)
+
+
+def _named(option: Option, service: str) -> Option:
+    """An option that was found for all that ask for the same, for one of them."""
+    edits = tuple(edit._replace(name=service) if (edit.part, edit.name) == ("service", SELF) else edit for edit in option.edits)
+    return option._replace(edits=edits)
+
+
+def _combined(spot: Spot, options: Sequence[Option]) -> Option:
+    """All that has to be done for one place, as one option, under the name of the dearest."""
+    dearest = max(options, key=lambda option: (option.cost, option.text))
+    edits: list[Edit] = []
+    for edit in (edit for option in options for edit in option.edits):
+        if edit not in edits:
+            edits.append(edit)
+    lost = tuple(sorted({name for option in options for name in option.lost}))
+    text = "; and ".join(dict.fromkeys(option.text for option in options))
+    return Option(dearest.kind, sum(option.cost for option in options), text, tuple(edits), lost, spot.host)

@@ -1,0 +1,601 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What keeps a service from each host and GPU, as words of a fixed list, and for each what would take it away, as data.
+
+Nothing here is promised: whether a change helps is found out by planning with it (``changes.py``).
+"""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Problem, Resources, Rules, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+
+#: What can be in the way, in the order in which it is looked at; the last word that every host has is the binding one.
+CAUSES: t.Final = (
+    "environment",
+    "host down",
+    "no GPU",
+    "adopted",
+    "model",
+    "compatibility",
+    "profile",
+    "memory",
+    "count",
+    "policy mode",
+    "pinned layout",
+    "lost",
+    "drain",
+    "cordon",
+    "outsider",
+    "in use",
+    "priority",
+    "lease",
+    "host cpus",
+    "host memory",
+    "host shm",
+    "host disk",
+    "port",
+    "spread",
+    "apart",
+    "together",
+    "quota",
+    "group",
+)
+#: What each kind of change costs whoever makes it: a line of the owner's own manifest first, other people's places and new hardware last.
+COSTS: t.Final[Mapping[str, int]] = {
+    "port": 100,
+    "ports": 150,
+    "moves": 200,
+    "lease": 250,
+    "release": 300,
+    "uncordon": 300,
+    "shared_max": 300,
+    "quota": 350,
+    "spread": 400,
+    "apart": 400,
+    "together": 400,
+    "mode": 400,
+    "sharing": 400,
+    "models": 450,
+    "gate": 500,
+    "pin": 500,
+    "resources": 500,
+    "profile": 600,
+    "memory": 600,
+    "compute": 600,
+    "isolation": 650,
+    "environment": 700,
+    "count": 700,
+    "replicas": 700,
+    "outsider": 750,
+    "preemption": 750,
+    "capacity": 800,
+    "repair": 850,
+    "priority": 900,
+    "stop": 950,
+    "hosts": 2000,
+}
+#: Causes that are between the service and the kinds of GPU that there are: they bind only where no GPU of the right kind is in question.
+OF_THE_NEED: t.Final = frozenset({"model", "compatibility", "profile", "memory", "count"})
+
+
+#: In place of a service's name while a finding holds for all that ask for the same.
+SELF: t.Final = ""
+
+
+class Edit(t.NamedTuple):
+    """One value that becomes another. ``part``: service, host, gpu or fleet; ``name``: whose (a GPU's UUID, '' for the fleet);
+    ``field``: as the problem's types have it, or ``hosts`` of the fleet, whose ``value`` are hosts that come."""
+
+    part: str
+    name: str
+    field: str
+    value: t.Any
+
+
+class Option(t.NamedTuple):
+    """One way to take one thing out of the way. ``lost``: replicas that give their place away for it, by name; ``host``: where the
+    place would be, '' for anywhere."""
+
+    kind: str
+    cost: int
+    text: str
+    edits: tuple[Edit, ...]
+    lost: tuple[str, ...] = ()
+    host: str = ""
+
+
+class Blocker(t.NamedTuple):
+    """One thing that is in the way."""
+
+    cause: str
+    options: tuple[Option, ...]
+
+    @property
+    def best(self) -> Option:
+        """The cheapest way."""
+        return min(self.options, key=lambda option: (option.cost, option.text))
+
+
+class Spot(t.NamedTuple):
+    """A host, and all that keeps the service from it; nothing where only the whole fleet's rules do."""
+
+    host: str
+    blockers: tuple[Blocker, ...]
+
+    @property
+    def rank(self) -> tuple[int, int, str]:
+        """What it costs to take the place."""
+        return (sum(blocker.best.cost for blocker in self.blockers), len(self.blockers), self.host)
+
+    @property
+    def cause(self) -> str:
+        """The thing that costs most."""
+        return max(self.blockers, key=lambda blocker: (blocker.best.cost, CAUSES.index(blocker.cause))).cause
+
+
+def _option(kind: str, text: str, *edits: Edit, more: float = 0, lost: Iterable[str] = ()) -> Option:
+    """``more``: how much of the thing, 0 to 1; between two of one kind the smaller is cheaper."""
+    return Option(kind, COSTS[kind] + round(49 * min(max(more, 0), 1)), text, edits, tuple(lost))
+
+
+class Scene:
+    """The fleet as a solution leaves it, for questions about who has no place. ``leases``: replica -> when its lease ends."""
+
+    def __init__(self, problem: Problem, solution: Solution, leases: Mapping[str, str]) -> None:
+        self.problem = problem
+        self.leases = leases
+        self.needs = {need.service: need for need in problem.needs}
+        self.fleet = Fleet(problem)
+        for host in self.fleet.hosts.values():
+            host.claimed.clear()
+        self.places = {place.name: place for place in (*solution.placements, *solution.waiting)}
+        for name in sorted(self.places):
+            self._occupy(self.places[name])
+        self.names_of: dict[str, tuple[str, ...]] = {}
+        for name, place in sorted(self.places.items()):
+            self.names_of[place.service] = (*self.names_of.get(place.service, ()), name)
+        # How many GPUs were looked at so far: that is work too.
+        self.looked = 0
+        self._ways: dict[t.Any, tuple[Slice, ...] | None] = {}
+        self._gpu_blockers: dict[t.Any, tuple[tuple[Blocker, ...] | None, ...]] = {}
+
+    def _occupy(self, place: Placement) -> None:
+        host, need = self.fleet.hosts.get(place.host), self.needs.get(place.service)
+        if host is None or need is None:
+            return
+        states = host.usable(place.gpus)
+        for state in states:
+            if place.slice is not None:
+                state.take_slice(place.name, place.service, place.slice)
+            elif place.mode == "shared":
+                state.take_share(place.name, place.service, need.memory_mib, need.compute or 0, place.sharing)
+            else:
+                state.take_whole(place.name, place.service)
+        if states:
+            host.seat(need, place)
+
+    def hard_to_ask(self, name: str) -> int:
+        """0 for who goes by itself when its lease ends, much for who never goes."""
+        owner = self.owner(name)
+        return 100 if owner is None or owner.adopted else 0 if name in self.leases else 1
+
+    def owner(self, name: str) -> Need | None:
+        """The need of a replica that has a place."""
+        return self.needs.get(self.places[name].service) if name in self.places else None
+
+    def spots(self, need: Need, name: str) -> list[Spot]:
+        """Every host of the service's environment that something could make right, the cheapest first."""
+        found = []
+        for host in self.fleet.hosts.values():
+            if host.host.environment != need.environment or host.host.down:
+                continue
+            gpus = self._on_gpus(host, need)
+            if gpus is not None:
+                found.append(Spot(host.host.name, (*gpus, *self._on_host(host, need, name))))
+        return sorted(found, key=lambda spot: spot.rank)
+
+    def _on_gpus(self, host: HostState, need: Need) -> tuple[Blocker, ...] | None:
+        """The blockers of the cheapest GPUs of the host that could be made right, together; None where there are not enough of them."""
+        boards: dict[str, list[tuple[int, str, tuple[Blocker, ...]]]] = {}
+        for state, blockers in zip(host.gpus, self._all_gpus(host, need), strict=True):
+            if blockers is not None:
+                cost = sum(blocker.best.cost for blocker in blockers)
+                boards.setdefault(state.gpu.board, []).append((cost, state.gpu.pci, blockers))
+        best: tuple[int, str, tuple[Blocker, ...]] | None = None
+        for board, found in sorted(boards.items()):
+            cheapest = sorted(found, key=lambda each: each[:2])[: need.count]
+            merged = _merged(blocker for _cost, _pci, blockers in cheapest for blocker in blockers)
+            if len(cheapest) < need.count:
+                less = f"ask for {len(cheapest)} GPU{'s' if len(cheapest) > 1 else ''} in place of {need.count} ('count'): "
+                text = f"{less}{host.host.name} has no more of one board"
+                edit = Edit("service", need.service, "count", len(cheapest))
+                merged = (*merged, Blocker("count", (_option("count", text, edit, more=1 - len(cheapest) / need.count),)))
+            rank = (sum(blocker.best.cost for blocker in merged), board, merged)
+            if best is None or rank[:2] < best[:2]:
+                best = rank
+        return None if best is None else best[2]
+
+    def _all_gpus(self, host: HostState, need: Need) -> tuple[tuple[Blocker, ...] | None, ...]:
+        """What is in the way on each GPU, the same for all services that ask for the same and have no place yet."""
+        service = need.service if need.service in self.names_of else SELF
+        bare = replace(need, service=service, replicas=1, resources=Resources(), ports=(), team="")
+        key = (host.host.name, bare)
+        if key not in self._gpu_blockers:
+            self._gpu_blockers[key] = tuple(_Look(self, bare, state).blockers() for state in host.gpus)
+            self.looked += len(host.gpus)
+        return self._gpu_blockers[key]
+
+    def _on_host(self, host: HostState, need: Need, name: str) -> Iterator[Blocker]:
+        for kind, (want, have) in host.free.shortage(need.resources).items():
+            yield Blocker(f"host {kind}", tuple(self._resource_options(host, need, kind, want, have)))
+        ports = host.choose_ports(need, name, {}, self.fleet.asked)
+        if isinstance(ports, str):
+            yield Blocker("port", tuple(self._port_options(host, need, ports)))
+        yield from self._rule_blockers(host, need)
+
+    def _resource_options(self, host: HostState, need: Need, kind: str, want: float, have: float) -> Iterator[Option]:
+        floor = 0.1 if kind == "cpus" else 1
+        if have >= floor:
+            left = have if kind == "cpus" else int(have)
+            values: dict[str, t.Any] = {kind: left}
+            less = replace(need.resources, **values)
+            text = f"ask for {amount(kind, left)} in place of {amount(kind, want)}: {host.host.name} has no more left"
+            yield _option("resources", text, Edit("service", need.service, "resources", less), more=1 - left / want)
+        capacity = host.host.capacity
+        grown = replace(capacity, **{kind: round(getattr(capacity, kind) + want - have, 6)})
+        text = f"free {amount(kind, round(want - have, 6))} on {host.host.name}, or give it so much more"
+        yield _option("capacity", text, Edit("host", host.host.name, "capacity", grown), more=(want - have) / max(want, 1))
+
+    def _port_options(self, host: HostState, need: Need, refusal: str) -> Iterator[Option]:
+        asked = tuple((port, None) for port, _number in need.ports)
+        if asked != need.ports:
+            text = f"leave the host port out ({refusal} of {host.host.name}), and a free one is chosen"
+            yield _option("port", text, Edit("service", need.service, "ports", asked))
+        taken = {*host.ports, *host.host.listening, *host.host.ports, *self.fleet.asked}
+        first = max((*host.host.ports, 17999)) + 1
+        fresh = [port for port in (*range(first, 65536), *range(18000, 65536)) if port not in taken][: len(need.ports)]
+        if len(fresh) == len(need.ports) and (asked == need.ports or not set(host.host.ports) - taken):
+            text = f"widen fleet_ports of {host.host.name} by {len(fresh)}"
+            yield _option("ports", text, Edit("host", host.host.name, "ports", (*host.host.ports, *fresh)))
+
+    def _rule_blockers(self, host: HostState, need: Need) -> Iterator[Blocker]:
+        rules, service = need.rules, need.service
+        there = sorted(other for other, count in host.replicas.items() if count and other != service)
+        if rules.max_per_host is not None and host.replicas.get(service, 0) >= rules.max_per_host:
+            more = host.replicas[service] + 1
+            text = f"raise its 'max_per_host' to {more}"
+            yield Blocker("spread", (_option("spread", text, _rules(need, max_per_host=more)),))
+        against = [other for other in there if other in rules.apart or service in self._rules_of(other).apart]
+        if against:
+            edits = [_rules(need, apart=tuple(other for other in rules.apart if other not in against))]
+            said = [self.needs[other] for other in against if service in self._rules_of(other).apart]
+            edits += [_rules(other, apart=tuple(each for each in other.rules.apart if each != service)) for other in said]
+            text = f"let it be on one host with {' and '.join(against)} ('apart')"
+            yield Blocker("apart", (_option("apart", text, *edits, more=len(against) / 10),))
+        if rules.together and not any(other in rules.together for other in there):
+            text = f"let it be on a host without {' or '.join(rules.together)} ('together')"
+            yield Blocker("together", (_option("together", text, _rules(need, together=())),))
+
+    def _rules_of(self, service: str) -> Rules:
+        return self.needs[service].rules if service in self.needs else Rules()
+
+    def way_in(self, state: GpuState, names: tuple[str, ...]) -> tuple[Slice, ...] | None:
+        """The fewest slices that have to go so that one of the profiles has room on a GPU in mode mig; None when nothing makes room."""
+        cutter = state.cutter
+        if cutter is None:
+            return None
+        key = (id(cutter), state.fixed, tuple(sorted(state.owners.items())), names)
+        if key not in self._ways:
+            found = []
+            for profile in names:
+                size = cutter.profiles[profile].size
+                for start in cutter.profiles[profile].starts:
+                    gone = tuple(
+                        one for one in state.fixed if one.start < start + size and start < one.start + cutter.profiles[one.profile].size
+                    )
+                    rest = tuple(one for one in state.fixed if one not in gone)
+                    if gone and all(one in state.owners for one in gone) and cutter.fits(rest, Slice(start, profile)):
+                        memory = sum(cutter.profiles[one.profile].memory_mib for one in gone)
+                        asked = sum(self.hard_to_ask(state.owners[one]) for one in gone)
+                        found.append((asked, len(gone), memory, start, profile, gone))
+            self._ways[key] = min(found)[-1] if found else None
+        return self._ways[key]
+
+
+def _rules(need: Need, **values: t.Any) -> Edit:
+    return Edit("service", need.service, "rules", replace(need.rules, **values))
+
+
+def eased(need: Need, edits: Iterable[Edit]) -> Need:
+    """The need as these edits make it."""
+    values = {edit.field: edit.value for edit in edits if edit.part == "service" and edit.name == need.service}
+    return replace(need, **values)
+
+
+def _merged(blockers: Iterable[Blocker]) -> tuple[Blocker, ...]:
+    """What several GPUs have in common is one thing; what each has of its own stays."""
+    found: list[Blocker] = []
+    for blocker in blockers:
+        if blocker not in found:
+            found.append(blocker)
+    return tuple(found)
+
+
+def amount(kind: str, value: float) -> str:
+    """``3 cpus``, ``20 GiB memory``."""
+    return f"{value:g} cpus" if kind == "cpus" else f"{format_size(int(value))} {kind}"
+
+
+class _Look:
+    """One GPU, seen by one need."""
+
+    def __init__(self, scene: Scene, need: Need, state: GpuState) -> None:
+        self.scene, self.need, self.state = scene, need, state
+        self.gpu, self.host = state.gpu, state.host
+        self.mode = MODE_OF[need.isolation]
+        self.where = f"{self.host.name} {self.gpu.short}"
+
+    def blockers(self) -> tuple[Blocker, ...] | None:
+        """All that is in the way; None when nothing could make this GPU right."""
+        found: list[Blocker] = [*self._board(), *self._policy(), *self._closed()]
+        size = self._size()
+        if size is not None:
+            if not size.options:
+                return None
+            found.append(size)
+            self.need = eased(self.need, size.best.edits)
+            self.mode = MODE_OF[self.need.isolation]
+        per_gpu = self.need.rules.max_per_gpu
+        if per_gpu is not None and self.state.replicas.get(self.need.service, 0) >= per_gpu:
+            text = f"raise its 'max_per_gpu' to {per_gpu + 1}"
+            found.append(Blocker("spread", (_option("spread", text, _rules(self.need, max_per_gpu=per_gpu + 1)),)))
+        used = self._used()
+        if used is not None:
+            if not used.options:
+                return None
+            found.append(used)
+        return tuple(found)
+
+    def _board(self) -> Iterator[Blocker]:
+        need, board = self.need, self.gpu.board
+        if not need.wants(board):
+            edits = []
+            if need.models and not any(part.lower() in board for part in need.models):
+                edits.append(Edit("service", need.service, "models", tuple(sorted((*need.models, board)))))
+            against = tuple(part for part in need.not_models if part.lower() not in board)
+            if against != need.not_models:
+                edits.append(Edit("service", need.service, "not_models", against))
+            yield Blocker("model", (_option("models", f"let it run on {board} too: change 'models' or 'not_models'", *edits),))
+        bar = self.state.barred(need)
+        if bar is not None:
+            rest = {key: no for key, no in need.bars.items() if key != (self.host.name, board)}
+            text = bar.remedy or f"{self.host.name}: {bar.reason}"
+            yield Blocker("compatibility", (_option("gate", text, Edit("service", need.service, "bars", rest)),))
+
+    def _policy(self) -> Iterator[Blocker]:
+        gpu, host = self.gpu, self.host
+        if gpu.pin is not None and (gpu.pin.mode != self.mode or (self.mode == "shared" and gpu.pin.sharing != self.need.sharing)):
+            yield Blocker("pinned layout", (self._unpin(),))
+            return
+        if gpu.pin is not None:
+            return
+        if self.mode not in host.modes:
+            edit = Edit("host", host.name, "modes", tuple(sorted((*host.modes, self.mode))))
+            yield Blocker("policy mode", (_option("mode", f"allow '{self.mode}' in fleet_gpu_modes of {host.name}", edit),))
+        if self.mode == "shared" and self.need.sharing not in host.sharing:
+            edit = Edit("host", host.name, "sharing", tuple(sorted((*host.sharing, self.need.sharing))))
+            yield Blocker("policy mode", (_option("sharing", f"allow '{self.need.sharing}' in fleet_sharing of {host.name}", edit),))
+
+    def _unpin(self) -> Option:
+        edits = [Edit("gpu", self.gpu.uuid, "pin", None)]
+        if self.mode not in self.host.modes:
+            edits.append(Edit("host", self.host.name, "modes", tuple(sorted((*self.host.modes, self.mode)))))
+        text = f"take {self.where} out of fleet_gpu_layouts" + (f" and allow '{self.mode}' in fleet_gpu_modes" if len(edits) > 1 else "")
+        return _option("pin", text, *edits)
+
+    def _closed(self) -> Iterator[Blocker]:
+        gpu = self.gpu
+        if gpu.blocked is not None:
+            text = f"bring {self.where} back, which is {gpu.blocked}"
+            yield Blocker("lost", (_option("repair", text, Edit("gpu", gpu.uuid, "blocked", None)),))
+        if gpu.drain is not None:
+            text = f"{self.where} is {gpu.drain.words}: {gpu.drain.remedy}"
+            yield Blocker("drain", (_option("release", text, Edit("gpu", gpu.uuid, "drain", None)),))
+        if gpu.cordoned:
+            text = f"{self.where} is cordoned: take it out of fleet_cordoned_gpus"
+            yield Blocker("cordon", (_option("uncordon", text, Edit("gpu", gpu.uuid, "cordoned", False)),))
+        others = [name for one in gpu.instances for name in one.outsiders] if self.mode != "mig" else []
+        busy = [*gpu.outsiders, *others]
+        if busy and self.state.mode is None:
+            quiet = tuple(replace(one, outsiders=()) for one in gpu.instances) if others else gpu.instances
+            edits = (Edit("gpu", gpu.uuid, "outsiders", ()), Edit("gpu", gpu.uuid, "instances", quiet))
+            yield Blocker("outsider", (_option("outsider", f"stop {busy[0]} on {self.where}, or run playbook adopt", *edits),))
+
+    def _size(self) -> Blocker | None:
+        """A need that this board could not serve, even empty."""
+        need, gpu = self.need, self.gpu
+        if need.isolation == "slice":
+            names = self._acceptable(need)
+            return None if names else Blocker("profile", tuple(self._other_slices()))
+        most = gpu.memory_mib - (self.host.shared_reserve_mib if self.mode == "shared" else 0)
+        if need.memory_mib <= most:
+            return None
+        text = f"the GPUs of {self.host.name} have {format_size(most)} to give: ask for no more"
+        less = _option("memory", text, Edit("service", need.service, "memory_mib", most), more=1 - most / need.memory_mib)
+        return Blocker("memory", (less,) if most > 0 else ())
+
+    def _acceptable(self, need: Need) -> tuple[str, ...]:
+        cutter = self.state.cutter
+        return () if cutter is None else cutter.acceptable(need.memory_mib, need.compute, need.profile)
+
+    def _other_slices(self) -> Iterator[Option]:
+        """Ways to ask for what this board has, when it has no profile that serves."""
+        need, cutter = self.need, self.state.cutter
+        service = need.service
+        if cutter is not None and cutter.largest_mib:
+            if need.profile is not None and self._acceptable(replace(need, profile=None)):
+                text = f"leave 'profile' out: {self.gpu.board} has no {need.profile} that serves"
+                yield _option("profile", text, Edit("service", service, "profile", None))
+            largest = cutter.largest_mib
+            if need.memory_mib > largest and self._acceptable(replace(need, memory_mib=largest)):
+                text = f"the largest slice here has {format_size(largest)}: ask for no more"
+                yield _option("memory", text, Edit("service", service, "memory_mib", largest), more=1 - largest / need.memory_mib)
+            if need.compute and self._acceptable(replace(need, compute=None)):
+                most = max(
+                    cutter.profiles[name].sm / cutter.sm for name in cutter.acceptable(need.memory_mib, None, need.profile) if cutter.sm
+                )
+                text = f"ask for {most:.2g} of the compute in place of {need.compute:g}"
+                yield _option("compute", text, Edit("service", service, "compute", int(most * 100) / 100), more=1 - most / need.compute)
+        if need.memory_mib <= self.gpu.memory_mib and "whole" in self.host.modes and need.profile is None:
+            yield _option("isolation", f"write 'isolation: exclusive': {self.host.name} has whole GPUs", *self._exclusive())
+
+    def _exclusive(self) -> tuple[Edit, ...]:
+        return (Edit("service", self.need.service, "isolation", "exclusive"), Edit("service", self.need.service, "compute", None))
+
+    def _used(self) -> Blocker | None:
+        """What others have of the GPU already."""
+        state, need = self.state, self.need
+        if state.gpu.pin is not None and state.gpu.pin.mode != self.mode:
+            return self._by(self._everybody()) if state.tenants or state.owners else None
+        if state.gpu.fixed and self.mode == "mig":
+            if state.best_cut(self._acceptable(need)) is not None:
+                return None
+            owners = self._pinned_owners()
+            options = [*self._takers(owners), self._unpin()] if owners else [self._unpin()]
+            return Blocker(self._word(owners) if owners else "pinned layout", tuple(options))
+        if state.mode is not None and state.mode != self.mode:
+            return self._by(self._everybody())
+        if self.mode == "mig":
+            names = self._acceptable(need)
+            if state.best_cut(names) is not None:
+                return None
+            gone = self.scene.way_in(state, names)
+            owners = () if gone is None else tuple(sorted({state.owners[one] for one in gone}))
+            blocker = self._by(owners)
+            return blocker._replace(options=(*blocker.options, *self._smaller()))
+        if self.mode == "whole":
+            return self._by(self._everybody()) if state.tenants else None
+        return self._shared()
+
+    def _everybody(self) -> tuple[str, ...]:
+        strangers = len(self.state.fixed) != len(self.state.owners)
+        return () if strangers else tuple(sorted({*self.state.tenants, *self.state.owners.values()}))
+
+    def _pinned_owners(self) -> tuple[str, ...]:
+        """Who has a pinned slice that would do; the one that is easiest to ask."""
+        names = self._acceptable(self.need)
+        found = sorted(
+            (self.scene.hard_to_ask(name), self._priority(name), name) for one, name in self.state.owners.items() if one.profile in names
+        )
+        return (found[0][-1],) if found else ()
+
+    def _priority(self, name: str) -> int:
+        owner = self.scene.owner(name)
+        return 0 if owner is None else owner.priority
+
+    def _smaller(self) -> Iterator[Option]:
+        """The largest slice for which there is room here, when it is smaller than what is asked for."""
+        need, state = self.need, self.state
+        if state.cutter is None:
+            return
+        for profile in sorted(state.cutter.profiles.values(), key=lambda each: (-each.memory_mib, each.name)):
+            fits = profile.memory_mib < need.memory_mib or need.profile is not None
+            if not fits or "+" in profile.name or state.best_cut((profile.name,)) is None:
+                continue
+            edits = [Edit("service", need.service, "memory_mib", min(profile.memory_mib, need.memory_mib))]
+            if need.profile is not None:
+                edits.append(Edit("service", need.service, "profile", profile.name))
+            if need.compute and profile.sm < need.compute * state.cutter.sm:
+                edits.append(Edit("service", need.service, "compute", int(100 * profile.sm / state.cutter.sm) / 100))
+            text = f"ask for {profile.name} ({format_size(profile.memory_mib)}) or less: {self.where} has room for it"
+            share = profile.memory_mib / max(need.memory_mib, profile.memory_mib, 1)
+            yield _option("profile" if need.profile else "memory", text, *edits, more=1 - share)
+            return
+
+    def _shared(self) -> Blocker | None:
+        state, need, host = self.state, self.need, self.host
+        if state.sharing is not None and state.sharing != need.sharing and state.tenants:
+            return self._by(tuple(sorted(state.tenants)))
+        if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None:
+            return None
+        options = list(self._by(tuple(sorted(state.tenants))).options)
+        cause = self._word(tuple(sorted(state.tenants)))
+        if len(state.tenants) >= host.shared_max:
+            more = len(state.tenants) + 1
+            options.append(
+                _option("shared_max", f"raise fleet_shared_max of {host.name} to {more}", Edit("host", host.name, "shared_max", more))
+            )
+            cause = "policy mode"
+        elif 0 < state.memory_free < need.memory_mib:
+            text = f"ask for {format_size(state.memory_free)} or less: {self.where} has no more left to share"
+            options.append(
+                _option(
+                    "memory",
+                    text,
+                    Edit("service", need.service, "memory_mib", state.memory_free),
+                    more=1 - state.memory_free / need.memory_mib,
+                )
+            )
+        elif need.compute and 0 < state.compute_free < need.compute:
+            text = f"ask for {state.compute_free:g} of the compute: {self.where} has no more left to share"
+            options.append(
+                _option(
+                    "compute",
+                    text,
+                    Edit("service", need.service, "compute", state.compute_free),
+                    more=1 - state.compute_free / need.compute,
+                )
+            )
+        return Blocker(cause, tuple(options))
+
+    def _word(self, owners: Sequence[str]) -> str:
+        if owners and all(name in self.scene.leases for name in owners):
+            return "lease"
+        return "priority" if owners and all(self._priority(name) > self.need.priority for name in owners) else "in use"
+
+    def _by(self, owners: tuple[str, ...]) -> Blocker:
+        return Blocker(self._word(owners), tuple(self._takers(owners)))
+
+    def _takers(self, owners: tuple[str, ...]) -> Iterator[Option]:
+        """Ways to get what these replicas have."""
+        found = [self.scene.owner(name) for name in owners]
+        needs = {owner.service: owner for owner in found if owner is not None and not owner.adopted and owner.service != self.need.service}
+        if not owners or len([owner for owner in found if owner is not None and owner.service in needs]) < len(owners):
+            return
+        services, named = sorted(needs), _and(owners)
+        gone = tuple(name for service in services for name in self.scene.names_of[service])
+        stop = tuple(Edit("service", service, "replicas", 0) for service in services)
+        size = min(len(gone) / 20, 1)
+        ends = [self.scene.leases[name] for name in owners if name in self.scene.leases]
+        if len(ends) == len(owners):
+            text = f"wait for {self.where} until {'the lease' if len(owners) == 1 else 'the leases'} of {named} end"
+            text += f"{'s' if len(owners) == 1 else ''} on {max(ends)}"
+            yield _option("lease", text, *stop, more=size, lost=gone)
+        highest = max(owner.priority for owner in needs.values())
+        allow = () if self.scene.problem.preemption else (Edit("fleet", "", "preemption", True),)
+        if allow and highest < self.need.priority:
+            text = f"allow fleet_preemption: {named} would give way on {self.where}"
+            yield _option("preemption", text, *allow, more=size, lost=gone)
+        elif highest >= self.need.priority and highest < 100:
+            text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}: {named} would give way"
+            yield _option("priority", text, Edit("service", self.need.service, "priority", highest + 1), *allow, more=size, lost=gone)
+        yield _option(
+            "stop",
+            f"{self.where} has room for it without {' and '.join(services)}: stop or move what is there",
+            *stop,
+            more=size,
+            lost=gone,
+        )
+
+
+def _and(names: Sequence[str]) -> str:
+    shown = list(names[:3]) + ([f"{len(names) - 3} more"] if len(names) > 3 else [])
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

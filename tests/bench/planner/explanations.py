@@ -1,0 +1,104 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Is the cause that a plan names the one that was planted, and does the change that it tells give the service its place?
+
+The change is made here, by its data and with no code of the product; the fleet is planned again, and an independent checker judges.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import typing as t
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.tests.unit.planner_checker import complaints
+from planner import planted
+
+
+def applied(problem: t.Any, edits: t.Iterable[t.Any]) -> t.Any:
+    """The problem with every edit made, as plain data of frozen parts; the last edit of a value counts."""
+    hosts = {host.name: dataclasses.asdict(host) | {"gpus": list(host.gpus)} for host in problem.hosts}
+    kinds = {host.name: type(host) for host in problem.hosts}
+    originals = {host.name: host for host in problem.hosts}
+    needs = list(problem.needs)
+    fleet: dict[str, t.Any] = {}
+    more: list[t.Any] = []
+    changed: dict[str, dict[str, t.Any]] = {name: {} for name in hosts}
+    for part, name, field, value in edits:
+        if part == "service":
+            needs = [dataclasses.replace(need, **{field: value}) if need.service == name else need for need in needs]
+        elif part == "host":
+            changed[name][field] = value
+        elif part == "gpu":
+            for entry in hosts.values():
+                entry["gpus"] = [dataclasses.replace(gpu, **{field: value}) if gpu.uuid == name else gpu for gpu in entry["gpus"]]
+        elif field == "hosts":
+            more.extend(value)
+        else:
+            fleet[field] = value
+    rebuilt = [dataclasses.replace(originals[name], gpus=tuple(hosts[name]["gpus"]), **changed[name]) for name in kinds]
+    return dataclasses.replace(problem, hosts=(*rebuilt, *more), needs=tuple(needs), **fleet)
+
+
+def judged(case: planted.Case) -> dict[str, t.Any]:
+    """What became of one case; ``wrong``: lines for what is a violation."""
+    solution = make_plan(case.problem)
+    missing = sorted(each.replica for each in solution.unplaced if each.service == planted.TARGET)
+    control = [each for each in make_plan(case.control).unplaced if each.service == planted.TARGET]
+    if not missing or control:
+        return {"name": case.name, "planted": False, "wrong": []}
+    proposals = {(each.service, each.replica): each for each in propose(case.problem, solution, case.leases, planted.BOARDS)}
+    told = proposals[(planted.TARGET, missing[0])]
+    again = dataclasses.replace(case.problem, previous=(*solution.placements, *solution.waiting), changed=frozenset())
+    wrong = [f"{case.name}: {line}" for line in complaints(case.problem, solution)]
+    fresh = 0
+    for change in told.changes:
+        lines = _effect(applied(again, change.edits), solution, missing[0], change)
+        wrong += [f"{case.name}: {change.sentence}: {line}" for line in lines]
+        after = make_plan(applied(case.problem, change.edits))
+        fresh += any((each.service, each.replica) == (planted.TARGET, missing[0]) for each in after.placements)
+    return {
+        "name": case.name,
+        "planted": True,
+        "cause": case.cause,
+        "named": told.cause,
+        "changes": [(change.kind, change.sentence) for change in told.changes],
+        "fresh": fresh,
+        "reason": next(each.reason for each in solution.unplaced if (each.service, each.replica) == (planted.TARGET, missing[0])),
+        "wrong": wrong,
+    }
+
+
+def _effect(problem: t.Any, before: t.Any, replica: int, change: t.Any) -> list[str]:
+    """What is wrong with the plan after the change: the replica has no place, somebody has lost one, or a rule is broken."""
+    after = make_plan(problem)
+    places = {(each.service, each.replica) for each in after.placements}
+    lines = [] if (planted.TARGET, replica) in places else ["the replica has no place"]
+    had = {(each.service, each.replica) for each in before.placements}
+    lines += [f"{service}-{number} lost its place" for service, number in sorted(had - places) if f"{service}-{number}" not in change.lost]
+    return lines + complaints(problem, after)
+
+
+def measure(quick: bool) -> dict[str, t.Any]:
+    """Counts of what was planted, named and mended; ``violations``: changes that were told and do not do what they say."""
+    before = time.process_time()
+    results = [judged(case) for case in planted.cases(quick)]
+    valid = [each for each in results if each["planted"]]
+    named = [each for each in valid if each["named"] == each["cause"]]
+    mended = [each for each in valid if each["changes"] and not each["wrong"]]
+    return {
+        "cases": len(valid),
+        "not_planted": [each["name"] for each in results if not each["planted"]],
+        "cause_right": round(len(named) / max(len(valid), 1), 4),
+        "change_told_and_places": round(len(mended) / max(len(valid), 1), 4),
+        "changes_told": sum(len(each["changes"]) for each in valid),
+        "changes_that_also_place_in_a_plan_from_before": sum(each["fresh"] for each in valid),
+        "causes": sorted({each["cause"] for each in valid}),
+        "wrong_causes": [(each["name"], each["cause"], each["named"]) for each in valid if each not in named],
+        "without_a_change": [each["name"] for each in valid if not each["changes"]],
+        "cpu_seconds": round(time.process_time() - before, 2),
+        "violations": [line for each in results for line in each["wrong"]],
+    }
