@@ -159,7 +159,7 @@ def _roomiest(patterns: Patterns, need: Ints, covered: Ints, limits: Limits | No
     settled = numpy.maximum(0, covered - OPEN)
     while (settled @ multisets[patterns.maximal] > need).any():
         settled //= 2
-    rest = need - settled @ multisets[patterns.maximal]
+    rest: Ints = need - settled @ multisets[patterns.maximal]
     program = Program()
     columns = program.add_columns(len(multisets), cost=-patterns.useful[states].astype(float), whole=True)
     rows = program.add_rows(len(need), lower=rest, upper=rest)
@@ -171,7 +171,7 @@ def _roomiest(patterns: Patterns, need: Ints, covered: Ints, limits: Limits | No
     try:
         counts = _whole(program.solve(limits))
     except SolverError:
-        counts = _trimmed(patterns, numpy.asarray(covered - settled, dtype=numpy.int64), rest)
+        counts = _trimmed(patterns, covered - settled, rest)
     counts[patterns.maximal] += settled
     return numpy.arange(len(multisets)), counts
 

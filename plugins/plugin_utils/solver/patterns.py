@@ -119,6 +119,26 @@ class Patterns:
     def _slot(self) -> dict[tuple[str, int], int]:
         return {(self.profiles[profile].name, start): slot for slot, (profile, start) in enumerate(self.slots)}
 
+    def states_of(self, gpus: int, profiles: t.Any, on: t.Any, starts: t.Any) -> Ints:
+        """The state of each of ``gpus`` GPUs, from one row for each slice: the column of its profile, the number of its GPU, its start.
+
+        :raises FleetError: a start where the profile may not begin, slices that cannot stand together; the first GPU with such is named.
+        """
+        table = numpy.full((len(self.profiles), self.geometry.memory_slices), -1, dtype=numpy.int64)
+        for slot, (profile, start) in enumerate(self.slots):
+            table[profile, start] = slot
+        place, column = numpy.asarray(on, dtype=numpy.int64), numpy.asarray(profiles, dtype=numpy.int64)
+        slots = table[column, numpy.asarray(starts, dtype=numpy.int64)]
+        bits = numpy.where(slots < 0, 0, numpy.left_shift(1, numpy.maximum(slots, 0)))
+        states = numpy.zeros(gpus, dtype=numpy.int64)
+        numpy.bitwise_or.at(states, place, bits)
+        rows = numpy.minimum(numpy.searchsorted(self.states, states), len(self.states) - 1)
+        there = numpy.where(self.states[rows] == states, self.counts[rows].sum(axis=1), -1)
+        wrong = there != numpy.bincount(place, minlength=gpus)
+        if wrong.any():
+            raise FleetError(f"the slices of GPU {int(wrong.argmax())} cannot stand together")
+        return states
+
     def slices_of(self, state: int) -> tuple[Slice, ...]:
         """The slices of a state, in order of start."""
         taken = (place for slot, place in enumerate(self.slots) if state >> slot & 1)
