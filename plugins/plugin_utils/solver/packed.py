@@ -156,7 +156,7 @@ def _roomiest(patterns: Patterns, need: Ints, covered: Ints, limits: Limits | No
     they are, as far as they hold nothing that is too much.
     """
     multisets, states = patterns.multisets
-    settled = numpy.maximum(0, covered - OPEN)
+    settled: Ints = numpy.maximum(0, covered - OPEN)
     while (settled @ multisets[patterns.maximal] > need).any():
         settled //= 2
     rest: Ints = need - settled @ multisets[patterns.maximal]

@@ -23,9 +23,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.transitions import Additions, Columns, columns_of
 
 if t.TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Ints
+    from numpy.typing import NDArray
 
     Floats = NDArray["numpy.float64"]
 
@@ -65,9 +64,10 @@ class Gpus:
 
 @dataclass(frozen=True, eq=False)
 class Shifts:
-    """Slices that get a place, as arrays of one length, a row for each: ``profile`` (column of ``patterns.profiles``), ``gpu`` and ``start`` of
-    the new place, and the old place, -1 for what is new.
-    """  # noqa: D205 # one sentence, two lines
+    """Slices that get a place, as arrays of one length, a row for each slice.
+
+    ``profile`` (a column of ``patterns.profiles``), ``gpu`` and ``start`` of the new place, and the old place: -1 for what is new.
+    """
 
     profile: Ints
     gpu: Ints
@@ -78,11 +78,12 @@ class Shifts:
 
 @dataclass(frozen=True, eq=False)
 class Replan:
-    """``kept`` and ``after``: for each GPU the state that stays and the state in the end; ``shifts``: what moves and what is new.
+    """What becomes of the GPUs, and how far from the best that can be at most.
 
-    ``gpus`` are open in the end, and no plan within the cap and with as many slices served has fewer than ``gpus_bound``; ``moves`` of slices
-    that were not forced to, none with so many GPUs has fewer than ``moves_bound``; ``forced``: moves off lost GPUs. With goal ``moves``
-    the bounds are the other way round. ``unserved``: slices that get no place, by profile; no plan has fewer than ``unserved_bound`` of them.
+    ``kept`` and ``after``: for each GPU the state that stays and the state in the end; ``shifts``: what moves and what is new.
+    ``gpus`` are open in the end; no plan within the cap that serves as many slices has fewer than ``gpus_bound``. ``moves``: of slices that
+    were not forced to; no plan with so many GPUs has fewer than ``moves_bound``. With the goal ``moves`` it is the other way round.
+    ``forced``: moves off lost GPUs. ``unserved``: slices without a place, by profile; no plan has fewer than ``unserved_bound``.
     """
 
     kept: Ints
@@ -226,7 +227,7 @@ class _Model:
 
 def _expand(gpus: Gpus, model: _Model, kept_counts: Ints, more_counts: Ints, bounds: _Bounds) -> Replan:
     """From how many of each to which: GPUs in their order, parts that keep the most first."""
-    columns, patterns = model.columns, gpus.patterns
+    columns = model.columns
     kept = numpy.where(gpus.roles == LOST, 0, gpus.states)
     kind = numpy.full(len(kept), -1, dtype=numpy.int64)
     places, member = model.members
@@ -239,8 +240,9 @@ def _expand(gpus: Gpus, model: _Model, kept_counts: Ints, more_counts: Ints, bou
     dropped = kept != gpus.states
     for number in numpy.unique(columns.room).tolist():
         here = numpy.flatnonzero(kind == number)
-        # Where nothing has to leave first comes first: those places are free at once.
-        here = here[numpy.argsort(dropped[here], kind="stable")]
+        # Where nothing has to leave first comes first: those places are free at once. Then by what is there, not by the GPU's number:
+        # how GPUs are numbered changes nothing but the numbers.
+        here = here[numpy.lexsort((kept[here], gpus.states[here], dropped[here]))]
         joins = numpy.flatnonzero(columns.room == number)
         which = numpy.repeat(joins, more_counts[joins])
         _join(model, target, here[: len(which)], which)
@@ -261,6 +263,9 @@ def _assigned(gpus: Gpus, model: _Model, kept: Ints, target: Ints, bounds: _Boun
     states, member = numpy.unique(gpus.states, return_inverse=True)
     taken = numpy.asarray([memory[state] for state in states.tolist()], dtype=numpy.int64)[member.ravel()]
     left_from, places = _slots(patterns, gpus.states & ~kept), _slots(patterns, target & ~kept)
+    # GPUs in which the same happens are equal, whatever their numbers.
+    _different, alike = numpy.unique(numpy.stack([gpus.states, kept, target], axis=1), axis=0, return_inverse=True)
+    alike = alike.ravel()
     after, unserved, rows = kept.copy(), {}, []
     for column, profile in enumerate(patterns.profiles):
         (old_gpu, old_start, _old_slot), (gpu, start, slot) = left_from[column], places[column]
@@ -269,7 +274,7 @@ def _assigned(gpus: Gpus, model: _Model, kept: Ints, target: Ints, bounds: _Boun
         old_gpu, old_start = old_gpu[first], old_start[first]
         wanted = len(old_gpu) + int(model.new[column])
         own = ((1 << profile.size) - 1) << start
-        order = numpy.lexsort((start, gpu, taken[gpu] & own != 0))[:wanted]
+        order = numpy.lexsort((start, gpu, alike[gpu], taken[gpu] & own != 0))[:wanted]
         gpu, start, slot = gpu[order], start[order], slot[order]
         numpy.bitwise_or.at(after, gpu, numpy.left_shift(1, slot))
         if len(gpu) < wanted:
@@ -295,5 +300,3 @@ def _slots(patterns: Patterns, states: Ints) -> list[tuple[Ints, Ints, Ints]]:
         order = numpy.lexsort((start, gpu))
         found.append((gpu[order], start[order], slot[order]))
     return found
-
-

@@ -25,8 +25,9 @@ class Additions:
         self.patterns = patterns
         self._memory = [((1 << patterns.profiles[profile].size) - 1) << start for profile, start in patterns.slots]
         # Of most profiles a board never holds too many: their starts, or its compute slices, end before that.
-        unlimited = [profile.max >= min(len(profile.starts), patterns.geometry.compute_slices // profile.slices) for profile in patterns.profiles]
-        self._limited = [column for column, enough in enumerate(unlimited) if not enough]
+        compute = patterns.geometry.compute_slices
+        most = [min(len(profile.starts), compute // profile.slices) for profile in patterns.profiles]
+        self._limited = [column for column, profile in enumerate(patterns.profiles) if profile.max < most[column]]
         self._rooms: dict[tuple[int, ...], int] = {}
         self._kinds: dict[bytes, int] = {}
         self.choices: list[Ints] = []
@@ -40,9 +41,9 @@ class Additions:
         return taken
 
     def kind(self, state: int) -> int:
-        """The number of a state's kind: states of one kind have the same room. ``choices[kind]`` are the patterns that may join: (choices, profiles).
+        """The number of a state's kind: states of one kind have the same room.
 
-        None of them is within another.
+        ``choices[kind]`` are the patterns that may join, shape (choices, profiles), none of them within another.
         """
         row = self.patterns.index[state]
         counts = self.patterns.counts[row]
@@ -63,7 +64,7 @@ class Additions:
         return numpy.flatnonzero((self.patterns.states & state) == state)
 
     def joined(self, state: int, more: Ints) -> int:
-        """The state after slices of the pattern ``more`` have joined: of all ways the one that leaves the most useful room, then the lowest starts."""
+        """The state after slices of the pattern ``more`` have joined: what leaves the most useful room, then the lowest starts."""
         rows = self._above(state)
         same = rows[(self.patterns.counts[rows] == self.patterns.counts[self.patterns.index[state]] + more).all(axis=1)]
         return int(self.patterns.states[same[int(self.patterns.useful[same].argmax())]])

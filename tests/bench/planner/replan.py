@@ -89,7 +89,10 @@ def work(
 
     services = Services(**given)
     patterns = patterns_of(Geometry.from_dict(geometry), {*services.names, *new})
-    states, roles = patterns.states_of(gpus, columns_of(patterns, services.names), services.gpus, services.starts), np.zeros(gpus, dtype=np.int64)
+    states, roles = (
+        patterns.states_of(gpus, columns_of(patterns, services.names), services.gpus, services.starts),
+        np.zeros(gpus, dtype=np.int64),
+    )
     roles[lost] = LOST
     answer = replan(Gpus.of(patterns, states, roles=roles), new, cap=cap, goal=goal)
     shifts = answer.shifts
@@ -173,7 +176,9 @@ def events(geometry: dict[str, t.Any], seed: int, gpus: int = 1_000) -> dict[str
             worst = max(worst, (answer["moves"] + answer["forced"]) / were)
             if answer["unserved"]:
                 wrong.append(f"GPU lost, {mix}: not served: {answer['unserved']}")
-        runs = [cold("planner.replan", "work", geometry, vars(before), gpus, {}, None, "moves", [], hash_seed=one).answer for one in range(2)]
+        runs = [
+            cold("planner.replan", "work", geometry, vars(before), gpus, {}, None, "moves", [], hash_seed=one).answer for one in range(2)
+        ]
         sums += [hashlib.sha256(json.dumps([run.pop("services"), run]).encode()).hexdigest() for run in runs]
         still = hashlib.sha256(json.dumps([vars(before), {**runs[0], "added": []}]).encode()).hexdigest()
         if len({*sums[-2:], still}) > 1 or runs[0]["moves"]:
