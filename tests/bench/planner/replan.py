@@ -46,7 +46,7 @@ class Services:
 
 
 def churned(mix: str, load: float, gpus: int, seed: int) -> Services:
-    """A fleet that was filled by first-fit up to a share of its compute slices, and in which then as many services ended and began again."""
+    """A fleet that was filled by first-fit up to a share of its compute slices, and in which then as many services ended and began anew."""
     board, draw = BOARDS[BOARD], random.Random(seed)
     shares = mix_of(board, mix)
     fleet = Online(Table(board, "first_fit", shares), gpus)
