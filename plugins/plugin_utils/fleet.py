@@ -32,6 +32,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy, SitePolicy, read_policy, site_policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Host, Need, Placement, Problem, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import proof_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import changed_in_place, host_rollouts, who_leaves
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
@@ -116,7 +117,7 @@ def plan_fleet(
         unplaced=unplaced,
         services={manifest.service: manifest.data() for manifest in manifests},
         table=_table(states, solution, before, manifests),
-        notes=[*_notes(states, previous, solution), *_gate_notes(states, problem.needs, solution)],
+        notes=[*_notes(states, previous, solution), *_gate_notes(states, problem.needs, solution), *proof_lines(solution)],
         proposal=_proposal(states, before, solution, hosts),
         rollouts=[
             *_rollouts(plans, previous, hosts, policies, manifests, catalogue, bars),

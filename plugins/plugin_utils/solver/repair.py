@@ -65,9 +65,18 @@ class Harm:
         more = numpy.where(patterns.within[:, :, None], counts[None, :, :], -1).max(axis=1)
         self.fits: Ints = more - counts
         self.free: Ints = geometry.memory_slices - counts @ patterns.sizes
-        steps = [(row, slot) for row, state in enumerate(patterns.states.tolist()) for slot in range(len(patterns.slots)) if not state >> slot & 1]
+        steps = [
+            (row, slot)
+            for row, state in enumerate(patterns.states.tolist())
+            for slot in range(len(patterns.slots))
+            if not state >> slot & 1
+        ]
         after = {state: row for row, state in enumerate(patterns.states.tolist())}
-        legal = [(row, slot, after[int(patterns.states[row]) | 1 << slot]) for row, slot in steps if int(patterns.states[row]) | 1 << slot in after]
+        legal = [
+            (row, slot, after[int(patterns.states[row]) | 1 << slot])
+            for row, slot in steps
+            if int(patterns.states[row]) | 1 << slot in after
+        ]
         self._row, self._slot, self._after = (numpy.asarray(part, dtype=numpy.int64) for part in zip(*legal, strict=True))
         self._profile = numpy.asarray([profile for profile, _start in patterns.slots], dtype=numpy.int64)[self._slot]
         self.of_state: list[float] = []
@@ -274,7 +283,10 @@ class _Look:
     def _room_for(self, profile: int) -> bool:
         """Is there as much free memory in all as the slice takes?"""
         free = self.harm.free
-        return sum(int(free[self.index[state]]) * len(group) for (state, _pinned), group in self.groups.items()) >= self.patterns.profiles[profile].size
+        return (
+            sum(int(free[self.index[state]]) * len(group) for (state, _pinned), group in self.groups.items())
+            >= self.patterns.profiles[profile].size
+        )
 
     def cleared(self, profile: int, moves: int) -> list[_Found]:
         """The best few ways to make a place with exactly so many moves, on different GPUs."""

@@ -1,0 +1,31 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a plan can say of how good it is: the bound that the solver proved, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import available
+
+NO_SOLVER = "no gap is proven: this controller has no solver (pip install highspy numpy), and places were found one by one"
+
+
+def proof_lines(solution: Solution) -> Iterator[str]:
+    """At most one line. Nothing where everybody is served by a plan that was there before: nothing could be better about it."""
+    proof = solution.proof
+    if not available():
+        yield NO_SOLVER
+    elif proof is None:
+        yield "no gap is proven: the solver had no answer within its limits, and places were found one by one"
+    elif proof.solver is not None:
+        parts = [f"at most {more} more of priority {priority} could be served" for priority, more in proof.more]
+        if solution.unplaced and not parts:
+            parts.append("nobody else could be served, unless somebody else stops or moves")
+        used = len({uuid for place in solution.placements for uuid in place.gpus})
+        if proof.gpus is not None and not solution.unplaced:
+            parts.append(f"it takes {used} GPUs and at least {min(used, proof.gpus)}")
+        if parts:
+            yield f"proven by {proof.solver}: {'; '.join(parts)}"

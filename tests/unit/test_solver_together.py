@@ -1,0 +1,190 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All who wait looked at at once: never fewer served than one by one, a bound that no search exceeds; without a solver."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import typing as t
+from collections import Counter
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import planner
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Need, Problem, Quota, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import NO_SOLVER, proof_lines
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program, together
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import stand
+from ansible_collections.gpuops.fleet.tests.unit import planner_checker
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100, gpu, host, l40s
+
+GIB = 1024
+
+
+def crowd(seed: int, hosts: int = 2, services: int = 24, **more: t.Any) -> Problem:
+    """More services than a few mixed hosts can serve."""
+    chance = random.Random(seed)
+    there = [
+        host(
+            *(gpu(number, f"h{each}") if number % 3 else l40s(number, f"h{each}") for number in range(4)),
+            name=f"h{each}",
+            modes=("mig", "whole", "shared"),
+            capacity=Resources(32, 256 * GIB, None, None),
+        )
+        for each in range(hosts)
+    ]
+    needs = []
+    for number in range(services):
+        isolation = chance.choice(["slice", "slice", "slice", "shared", "exclusive"])
+        memory = {"slice": [5, 9, 15, 30, 38, 60], "shared": [8, 15, 30], "exclusive": [40]}[isolation]
+        needs.append(
+            Need(
+                f"s{number:02}",
+                "production",
+                isolation,
+                chance.choice(memory) * GIB,
+                priority=chance.choice([10, 50, 90]),
+                compute=chance.choice([None, 0.2, 0.3]) if isolation != "exclusive" else None,
+                resources=Resources(chance.choice([1, 2, 6]), chance.choice([8, 32]) * GIB, 0, 0),
+                team=chance.choice(["claims", "cards"]),
+            )
+        )
+    return Problem(tuple(there), tuple(needs), **more)
+
+
+def served(given: Problem) -> list[int]:
+    """Replicas with a place, the highest priority first."""
+    priority = {need.service: need.priority for need in given.needs}
+    found = Counter(priority[place.service] for place in make_plan(given).placements)
+    return [found[each] for each in (90, 50, 10)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_together_serves_at_least_what_one_by_one_does_and_every_rule_holds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    quotas = (Quota("claims", (Limit("memory", 150 * GIB),)), Quota("cards", (Limit("slices", 12), Limit("gpus", 1))))
+    given = crowd(seed, quotas=quotas if seed % 2 else ())
+    solution = make_plan(given)
+    assert planner_checker.complaints(given, solution) == []
+    both = served(given)
+    with monkeypatch.context() as patched:
+        patched.setattr(planner, "plan_together", lambda *_arguments: None)
+        alone = served(given)
+    assert both >= alone
+    assert solution.proof is not None
+    assert all(more > 0 for _priority, more in solution.proof.more)
+
+
+def test_somewhere_it_serves_more_than_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    together_ = [served(crowd(seed)) for seed in range(4)]
+    monkeypatch.setattr(planner, "plan_together", lambda *_arguments: None)
+    alone = [served(crowd(seed)) for seed in range(4)]
+    assert any(one > other for one, other in zip(together_, alone, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_proven_is_what_a_search_through_all_choices_finds(seed: int) -> None:
+    chance = random.Random(seed)
+    sizes = [chance.choice([9, 15, 30, 38]) for _each in range(7)]
+    needs = tuple(Need(f"s{number}", "production", "slice", size * GIB) for number, size in enumerate(sizes))
+    given = Problem((host(gpu(0), gpu(1)),), needs)
+    # Every subset, largest first, is tried on its own: one that is served whole shows how many can be.
+    cutter = Cutter(A100)
+    profiles = {
+        size: min(
+            (each for each in A100.profiles if each.memory_mib >= size * GIB and "+" not in each.name), key=lambda p: (p.size, p.slices)
+        )
+        for size in set(sizes)
+    }
+    boards = {
+        counts
+        for number in range(8)
+        for counts in itertools.combinations_with_replacement(sorted(each.name for each in profiles.values()), number)
+        if stand(cutter, (), (), Counter(counts).items()) is not None
+    }
+    wanted = Counter(profiles[size].name for size in sizes)
+    best = max(
+        sum(min(wanted[name], (Counter(one) + Counter(other))[name]) for name in wanted)
+        for one, other in itertools.product(boards, repeat=2)
+    )
+    solution = make_plan(given)
+    assert len(solution.placements) == best
+    assert solution.proof is not None
+    assert solution.proof.more == ()
+
+
+def test_who_has_a_place_stays_although_others_wait() -> None:
+    given = crowd(1)
+    first = make_plan(given)
+    again = make_plan(Problem(given.hosts, given.needs, first.placements))
+    assert again.placements == first.placements
+    assert again.displaced == ()
+
+
+def test_a_spread_wish_is_worth_more_than_a_gpu_that_stays_closed() -> None:
+    given = Problem((host(gpu(0, "a"), name="a"), host(gpu(0, "b"), name="b")), (Need("ocr", "production", "slice", 9 * GIB, replicas=2),))
+    assert [place.host for place in make_plan(given).placements] == ["a", "b"]
+    packed = Problem(given.hosts, (Need("ocr", "production", "slice", 9 * GIB, replicas=2, rules=Rules(spread="pack")),))
+    solution = make_plan(packed)
+    assert len({place.gpus for place in solution.placements}) == 1
+    assert solution.proof == planner.Proof((), 1, program.version())
+
+
+def test_without_a_solver_a_plan_is_made_and_says_that_nothing_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "highspy", None)
+    given = crowd(2)
+    solution = make_plan(given)
+    assert planner_checker.complaints(given, solution) == []
+    assert solution.proof is None
+    assert list(proof_lines(solution)) == [NO_SOLVER]
+    assert program.version() is None
+    with pytest.raises(program.SolverError, match="highspy is not installed"):
+        program.Program().solve()
+
+
+def test_what_is_proven_is_said_in_one_line() -> None:
+    solution = make_plan(crowd(0))
+    (line,) = proof_lines(solution)
+    assert line.startswith(f"proven by {program.version()}: ")
+    assert line.endswith("could be served" if solution.proof and solution.proof.more else "unless somebody else stops or moves")
+    few = make_plan(Problem((host(gpu()),), (Need("ocr", "production", "slice", 9 * GIB),)))
+    assert list(proof_lines(few)) == [f"proven by {program.version()}: it takes 1 GPUs and at least 1"]
+
+
+def test_a_fleet_too_large_for_one_program_is_planned_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(together, "MOST_COLUMNS", 10)
+    solution = make_plan(crowd(0))
+    assert solution.proof is None
+    assert next(iter(proof_lines(solution))).startswith("no gap is proven: the solver had no answer")
+
+
+@pytest.mark.parametrize("geometry", [A100, A30])
+def test_what_can_be_added_to_a_board_can_stand_there(geometry: t.Any) -> None:
+    cutter = Cutter(geometry)
+    names = tuple(sorted(each.name for each in geometry.profiles if "+" not in each.name))
+    found = together.additions(cutter, (), names)
+    assert len(found) == (28 if geometry is A100 else 4)
+    for counts in found:
+        slices = stand(cutter, (), (), counts)
+        assert slices is not None
+        assert Counter(one.profile for one in slices) == dict(counts)
+        assert together.additions(cutter, tuple(sorted(slices)), names) == ()
+
+
+def test_mixes_of_sharers_fill_a_gpu_and_no_other_fits_beside() -> None:
+    shapes = ((30, 0.5), (20, 0.2), (10, 0.0))
+    mixes = together.shares(60, 1.0, 4, shapes)
+    assert mixes is not None
+    for counts in mixes:
+        memory, compute, most = (
+            60 - sum(shape[0] * n for shape, n in counts),
+            1 - sum(shape[1] * n for shape, n in counts),
+            4 - sum(n for _shape, n in counts),
+        )
+        assert memory >= 0
+        assert compute >= -1e-9
+        assert most >= 0
+        assert not any(most and shape[0] <= memory and shape[1] <= compute + 1e-9 for shape in shapes)
+    assert together.shares(10**6, 1e6, 64, tuple((size, 0.0) for size in range(1, 12))) is None
