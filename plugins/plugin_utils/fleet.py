@@ -35,6 +35,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import proof_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import changed_in_place, host_rollouts, who_leaves
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.token_room import token_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines as replicas_and_reasons
 
@@ -117,7 +118,12 @@ def plan_fleet(
         unplaced=unplaced,
         services={manifest.service: manifest.data() for manifest in manifests},
         table=_table(states, solution, before, manifests),
-        notes=[*_notes(states, previous, solution), *_gate_notes(states, problem.needs, solution), *proof_lines(solution)],
+        notes=[
+            *_notes(states, previous, solution),
+            *_gate_notes(states, problem.needs, solution),
+            *_token_notes(states, solution, manifests),
+            *proof_lines(solution),
+        ],
         proposal=_proposal(states, before, solution, hosts),
         rollouts=[
             *_rollouts(plans, previous, hosts, policies, manifests, catalogue, bars),
@@ -334,14 +340,24 @@ def _where(place: Placement) -> tuple[str, str, str]:
 
 def _memory(place: Placement, gpus: Mapping[str, t.Any], needs: Mapping[str, int]) -> str:
     """What the replica has for itself; of a shared GPU, what was reserved."""
+    sizes = _sizes(place, gpus, needs)
+    return format_size(sum(sizes)) if sizes else "-"
+
+
+def _sizes(place: Placement, gpus: Mapping[str, t.Any], needs: Mapping[str, int]) -> list[int]:
+    """MiB that it has on each of its GPUs that are known."""
     if place.mode == "shared":
-        return format_size(needs[place.service])
+        return [needs[place.service]]
     known = [gpus[uuid] for uuid in place.gpus if uuid in gpus]
     if place.slice is not None:
-        sizes = [profile.memory_mib for gpu in known for profile in gpu.geometry.profiles if profile.name == place.slice.profile]
-    else:
-        sizes = [gpu.memory_mib for gpu in known]
-    return format_size(sum(sizes)) if sizes else "-"
+        return [profile.memory_mib for gpu in known for profile in gpu.geometry.profiles if profile.name == place.slice.profile]
+    return [gpu.memory_mib for gpu in known]
+
+
+def _token_notes(states: Iterable[Host], solution: Solution, manifests: Sequence[Manifest]) -> Iterator[str]:
+    gpus = {gpu.uuid: gpu for host in states for gpu in host.gpus}
+    needs = {manifest.service: manifest.need_mib() for manifest in manifests}
+    return token_lines(solution.placements, manifests, lambda place: min(_sizes(place, gpus, needs), default=None))
 
 
 def _ports(place: Placement) -> str:

@@ -206,13 +206,24 @@ class ModelNeed(Strict):
     parameters: float = Field(gt=0, description="count")
     bytes_per_parameter: float = Field(gt=0, description="2 for bf16 and fp16, 1 for fp8 and int8, 0.5 for int4")
     layers: int = Field(ge=1)
-    kv_heads: int = Field(ge=1)
-    head_dim: int = Field(ge=1)
+    kv_heads: int | None = Field(default=None, ge=1)
+    head_dim: int | None = Field(default=None, ge=1)
+    kv_rank: int | None = Field(default=None, ge=1, description="of a compressed cache (MLA): kv_lora_rank of its config.json")
+    rope_dim: int | None = Field(default=None, ge=1, description="of a compressed cache: qk_rope_head_dim of its config.json")
     kv_bytes: float = Field(default=2.0, gt=0, description="bytes of one element of the KV cache")
     context: int = Field(ge=1, description="tokens of one request")
     concurrency: int = Field(default=1, ge=1, description="requests held at once")
     name: Line | None = Field(default=None, description="served name; the service's own if left out")
     path: StorePath | None = Field(default=None, description="below the host's model store; the served name if left out")
+
+    @model_validator(mode="after")
+    def _has_one_cache(self) -> ModelNeed:
+        heads, compressed = (self.kv_heads, self.head_dim), (self.kv_rank, self.rope_dim)
+        if (None in heads) == (None in compressed) or any(each is not None for each in (heads if None in heads else compressed)):
+            raise Wrong(
+                "it does not say what its KV cache holds", "write kv_heads and head_dim, or kv_rank and rope_dim where it is compressed"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_a_path(self) -> ModelNeed:
@@ -491,6 +502,8 @@ class Manifest:
         data = {key: value for key, value in self.data().items() if key not in NOT_RENDERED}
         data = {key: value for key, value in data.items() if key not in _LATER or value}
         data["gpu"] = {key: value for key, value in data["gpu"].items() if key != "sharing" or value is not None}
+        if data["model"] is not None:
+            data["model"] = {key: value for key, value in data["model"].items() if key not in ("kv_rank", "rope_dim") or value is not None}
         return _digest(data)
 
 

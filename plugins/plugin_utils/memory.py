@@ -16,14 +16,29 @@ _MIB = 1024 * 1024
 Data = t.Mapping[str, t.Any]
 
 
-def kv_cache_bytes(model: Data, gpus: int = 1) -> int:
-    """Bytes of the KV cache on each of ``gpus`` GPUs for all requests held at once, of a manifest's ``model`` block.
+def token_bytes(model: Data, gpus: int = 1) -> float:
+    """Bytes of the KV cache that one token takes on each of ``gpus`` GPUs, of a manifest's ``model`` block.
 
-    2 x layers x kv_heads x head_dim x kv_bytes x context x concurrency. Each GPU has its part of the heads, and at least one.
+    Heads of their own or shared by groups of queries: 2 x layers x kv_heads x head_dim x kv_bytes; each GPU has its part of the heads, and
+    at least one. A compressed cache (MLA): layers x (kv_rank + rope_dim) x kv_bytes, and every GPU has all of it.
     """
-    per_token = 2 * model["layers"] * model["kv_heads"] * model["head_dim"] * model["kv_bytes"]
-    wanted: float = per_token * model["context"] * model["concurrency"] / min(gpus, model["kv_heads"])
+    if model.get("kv_rank"):
+        return float(model["layers"] * (model["kv_rank"] + model["rope_dim"]) * model["kv_bytes"])
+    whole = 2 * model["layers"] * model["kv_heads"] * model["head_dim"] * model["kv_bytes"]
+    return float(whole / min(gpus, model["kv_heads"]))
+
+
+def kv_cache_bytes(model: Data, gpus: int = 1) -> int:
+    """Bytes of the KV cache on each of ``gpus`` GPUs for all requests held at once, each of the whole context."""
+    wanted: float = token_bytes(model, gpus) * model["context"] * model["concurrency"]
     return math.ceil(wanted)
+
+
+def tokens_that_fit(model: Data, memory_mib: int, gpus: int = 1) -> int:
+    """How many tokens the cache could hold on a device with so much memory, weights and overhead taken off; 0 where these do not fit."""
+    weights: float = model["parameters"] * model["bytes_per_parameter"] / gpus
+    room = (memory_mib - OVERHEAD_MIB) * _MIB - weights
+    return max(0, math.floor(room / token_bytes(model, gpus)))
 
 
 def static_mib(model: Data, gpus: int = 1) -> int:

@@ -44,7 +44,8 @@ def _check_block(manifest: ManifestModel) -> None:
 def _check_heads(manifest: ManifestModel) -> None:
     """Tensor parallelism gives each GPU as many KV heads as any other, or copies of one (vllm/model_executor/layers/linear.py)."""
     model, count = manifest.model, manifest.gpu.count
-    heads = count if model is None else model.kv_heads
+    # A compressed cache has no heads: each GPU has all of it.
+    heads = count if model is None or model.kv_heads is None else model.kv_heads
     if heads % count and count % heads:
         hint = f"write one of: {', '.join(str(number) for number in range(1, 17) if not heads % number or not number % heads)}"
         raise Wrong(f"{count} GPUs cannot share {heads} KV heads evenly", hint, "gpu", "count")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import kv_cache_bytes, model_mib, static_mib
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import kv_cache_bytes, model_mib, static_mib, token_bytes, tokens_that_fit
 
 LLAMA: dict[str, t.Any] = {
     "parameters": 8.03e9,
@@ -59,3 +59,17 @@ def test_the_kv_cache_is_that_of_the_published_table() -> None:
     assert kv_cache_bytes(LLAMA) == 8192 * 4 * 128 * 1024
     tiny = {"layers": 1, "kv_heads": 1, "head_dim": 1, "context": 3, "concurrency": 1}
     assert [kv_cache_bytes({**tiny, "kv_bytes": size}) for size in (0.5, 0.25)] == [3, 2]
+
+
+def test_a_compressed_cache_counts_its_rank_and_is_on_every_gpu_whole() -> None:
+    # DeepSeek-V3: 61 layers, kv_lora_rank 512, qk_rope_head_dim 64, so 61 x 576 x 2 bytes = 68.6 KiB a token, 0.54 GiB at 8k
+    deepseek = {**LLAMA, "kv_heads": None, "head_dim": None, "layers": 61, "kv_rank": 512, "rope_dim": 64, "concurrency": 1}
+    assert token_bytes(deepseek) == token_bytes(deepseek, 8) == 61 * 576 * 2
+    assert kv_cache_bytes(deepseek) / 2**30 == pytest.approx(0.54, abs=0.01)
+
+
+def test_what_fits_is_the_inverse_of_what_is_needed() -> None:
+    # 2g.20gb of an A100 (19,968 MiB) without weights and 1.5 GiB: 3,115.9 MiB at 128 KiB a token
+    assert tokens_that_fit(LLAMA, 19968) == 24927
+    assert tokens_that_fit(LLAMA, model_mib(LLAMA)) == pytest.approx(4 * 8192, abs=8)
+    assert tokens_that_fit(LLAMA, 9856) == 0
