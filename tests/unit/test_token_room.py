@@ -40,7 +40,7 @@ def test_each_size_of_place_is_told_once() -> None:
 def test_a_model_on_several_gpus_has_a_part_of_its_weights_and_cache_on_each() -> None:
     place = Placement("chat", 1, "h1", "whole", ("GPU-1", "GPU-2"))
     (line,) = token_lines([place], [read_manifest("chat.yml", chat(2))], lambda _place: 16384)
-    assert line == "chat: 16 GiB on each of 2 GPUs hold 115026 tokens of its cache, 14 requests of 8192 at once; 4 asked for"
+    assert line == "chat: 16 GiB on each of 2 GPUs hold 115039 tokens of its cache, 14 requests of 8192 at once; 4 asked for"
 
 
 @pytest.mark.parametrize("cache", ["kv_heads: 8", "layers: 32", "kv_heads: 8, head_dim: 128, kv_rank: 512", "kv_rank: 512"])
@@ -48,6 +48,7 @@ def test_a_cache_that_is_half_told_is_refused_with_its_line(cache: str) -> None:
     text = chat(cache=cache).replace("layers: 32, layers", "layers")
     with pytest.raises(FleetError) as caught:
         read_manifest("chat.yml", text)
-    assert str(caught.value) == (
+    hint = "write kv_heads and head_dim, or kv_rank and rope_dim where it is compressed"
+    assert str(caught.value) == f"chat.yml:9: model: it does not say what its KV cache holds; {hint}"
         "chat.yml:9: model: it does not say what its KV cache holds; write kv_heads and head_dim, or kv_rank and rope_dim where it is compressed"
     )
