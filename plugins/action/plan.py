@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import typing as t
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, ask_fleet, plan_fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import WhatIf
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import reason_lines
 
 # The collection's own compose templates, three directories above this file.
 TEMPLATES = Path(__file__).resolve().parents[2] / "compose-templates"
+# What says that somebody wants reasons, and of nobody by name.
+_NOBODY = frozenset({"true", "yes", "on", "1", "all", "false", "no", "off", "0"})
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "manifests": {"type": "path", "required": True},
     "plans": {"type": "path", "required": True},
@@ -25,6 +31,8 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "templates": {"type": "list", "elements": "path", "default": []},
     "images_file": {"type": "path"},
     "fail_unplaced": {"type": "bool", "default": False},
+    "explain": {"type": "list", "elements": "str", "default": []},
+    "what_if": {"type": "raw"},
     "move": {
         "type": "dict",
         "options": {
@@ -43,6 +51,9 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     :raises FleetError: something is wrong; nothing is written then.
     """
     plans = arguments["plans"]
+    if arguments.get("what_if"):
+        return _answered(arguments)
+    names = _names(arguments.get("explain") or ())
     fleet = os.path.join(plans, f"{FLEET}.yml")
     last_fleet = door.read_text_or_none(fleet)
     planned = plan_fleet(
@@ -54,6 +65,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         move=Move(**arguments["move"]) if arguments.get("move") else None,
         last_fleet=None if last_fleet is None else (fleet, last_fleet),
         judge=door.judge({}, arguments.get("images_file")),
+        explain=names,
     )
     files = {os.path.join(plans, f"{name}.yml"): plan.text for name, plan in planned.plans.items()}
     files[fleet] = planned.fleet
@@ -67,6 +79,32 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     return result
 
 
+def _names(asked: Iterable[str]) -> list[str] | None:
+    """Services and replicas to be explained; None where none is named: then those that are not where they were are."""
+    names = [part for name in asked for part in re.split(r"[,\s]+", str(name)) if part and part.lower() not in _NOBODY]
+    return names or None
+
+
+def _answered(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """The answer to a question; nothing is written."""
+    asked = arguments["what_if"]
+    if isinstance(asked, str):
+        data = read_yaml(asked, "fleet_what_if") if asked.lstrip().startswith("{") else door.read_yaml_file(asked)
+    else:
+        data = Located(asked, "fleet_what_if")
+    answer = ask_fleet(
+        WhatIf(data),
+        door.read_texts(arguments["manifests"]),
+        door.last_plans(arguments["plans"], FLEET),
+        arguments["hosts"],
+        door.catalogue(),
+        door.known_runtimes([*arguments["templates"], TEMPLATES]),
+        judge=door.judge({}, arguments.get("images_file")),
+    )
+    nothing: dict[str, t.Any] = {"changed": False, "table": answer.lines, "what_if": answer.data, "plans": {}, "unplaced": []}
+    return {**nothing, "rollouts": [], "explained": [], "why": [], "services": {}, "unread": {}, "proposal": [], "refusal": ""}
+
+
 def _result(planned: Planned, hosts: Mapping[str, t.Any]) -> dict[str, t.Any]:
     unread = {name: host["unread"] for name, host in sorted(hosts.items()) if host.get("unread")}
     return {
@@ -75,6 +113,8 @@ def _result(planned: Planned, hosts: Mapping[str, t.Any]) -> dict[str, t.Any]:
         "plans": {name: dict(plan.data) for name, plan in planned.plans.items()},
         "unplaced": planned.unplaced,
         "rollouts": planned.rollouts,
+        "explained": [each.data() for each in planned.explained],
+        "why": reason_lines(planned.why),
         "services": planned.services,
         "warnings": [] if unread else planned.notes,
         "unread": unread,

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Proposal, propose, told
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge, drivers_below
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.leasing import lease_ends
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move, moved
@@ -38,6 +40,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.token_room import token_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines as replicas_and_reasons
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import Answer, WhatIf, boards_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import Reason, why_here
 
 Texts = Iterable[tuple[str, str]]
 
@@ -47,6 +51,8 @@ class Planned:
     """What a run decided. ``plans``: of each host of the run, without those that are down and never had one; ``fleet``: the text
     of ``fleet.yml``; ``table``: lines for people; ``proposal``: where the services of hosts that could not be read would go;
     ``rollouts``: how new versions come to replicas that stay where they are, and whose route, rollout or lease changes.
+    ``explained``: what is in the way of each of ``unplaced``, and the changes that would give it a place. ``why``: why each of those that
+    were asked about is where it is.
     """
 
     plans: Mapping[str, HostPlan]
@@ -57,6 +63,8 @@ class Planned:
     notes: list[str]
     proposal: list[str]
     rollouts: list[str]
+    explained: list[Proposal] = field(default_factory=list)
+    why: list[Reason] = field(default_factory=list)
 
 
 def plan_fleet(
@@ -69,6 +77,7 @@ def plan_fleet(
     move: Move | None = None,
     last_fleet: tuple[str, str] | None = None,
     judge: Judge | None = None,
+    explain: Collection[str] | None = None,
 ) -> Planned:
     """Decide for a fleet.
 
@@ -78,20 +87,19 @@ def plan_fleet(
     adoption, the places that no last plan knows and that count as if one did; GPUs in MIG mode are then listed even where nobody
     is on them. ``move``: a replica that a person wants on another host. ``last_fleet``: (path, text) of ``fleet.yml``, None for none.
     ``judge``: the compatibility gate, which keeps new places from GPUs that an image does not run on.
+    ``explain``: names of services or replicas of which ``why`` is told; None for all that are not where they were.
 
     :raises FleetError: anything wrong in any of them, each problem on its own line.
     """
     manifests, previous, policies = _read_all(manifest_texts, plan_texts, hosts, runtimes)
-    site = _site(manifests, policies)
-    before = [*(placement for name in sorted(previous) for placement in previous[name].placements), *(found or ())]
-    states = _hosts(hosts, policies, catalogue, before)
+    bars = _bars(judge, catalogue, hosts, manifests)
+    problem = _problem(manifests, previous, policies, hosts, catalogue, found or (), bars)
+    states, before, changed = problem.hosts, problem.previous, problem.changed
     digests = {manifest.service: manifest.digest() for manifest in manifests}
     lines = [line for plan in previous.values() for line in plan.data["services"]]
-    changed = frozenset(line["service"] for line in lines if line["manifest"] != digests.get(line["service"]))
-    bars = _bars(judge, catalogue, hosts, manifests)
-    needs = tuple(need_of(manifest, bars) for manifest in manifests)
-    problem = Problem(tuple(states), needs, tuple(before), changed, **site._asdict())
     solution = make_plan(problem) if move is None else moved(problem, move)
+    explained = propose(problem, solution, lease_ends(hosts), boards_of(catalogue))
+    solution = told(solution, explained)
     adopted = [manifest.service for manifest in manifests if manifest.model.lifecycle == "adopted"]
     plans: dict[str, HostPlan] = {}
     for host in states:
@@ -129,7 +137,47 @@ def plan_fleet(
             *_rollouts(plans, previous, hosts, policies, manifests, catalogue, bars),
             *(settings_lines(known, settings, {line["service"] for line in lines}, changed) if known is not None else ()),
         ],
+        explained=explained,
+        why=why_here(problem, solution, explain, kept=explain is not None),
     )
+
+
+def ask_fleet(
+    what_if: WhatIf,
+    manifest_texts: Texts,
+    plan_texts: Mapping[str, tuple[str, str]],
+    hosts: Mapping[str, Mapping[str, t.Any]],
+    catalogue: Catalogue,
+    runtimes: Collection[str] = (),
+    judge: Judge | None = None,
+) -> Answer:
+    """What would be if: :func:`plan_fleet` for a fleet that is not there, of which nothing is kept.
+
+    :raises FleetError: as there, and for what is wrong in the question.
+    """
+    manifests, previous, policies = _read_all([*manifest_texts, *what_if.manifests()], plan_texts, hosts, runtimes)
+    bars = _bars(judge, catalogue, hosts, manifests)
+    return what_if.answer(_problem(manifests, previous, policies, hosts, catalogue, (), bars), catalogue)
+
+
+def _problem(
+    manifests: Sequence[Manifest],
+    previous: Mapping[str, HostPlan],
+    policies: Mapping[str, Policy],
+    hosts: Mapping[str, Mapping[str, t.Any]],
+    catalogue: Catalogue,
+    found: Iterable[Placement],
+    bars: Mapping[str, Bars],
+) -> Problem:
+    """All that a plan is made from. :raises FleetError: what papers say of each other is wrong, each on its own line."""
+    site = _site(manifests, policies)
+    before = [*(placement for name in sorted(previous) for placement in previous[name].placements), *found]
+    states = _hosts(hosts, policies, catalogue, before)
+    digests = {manifest.service: manifest.digest() for manifest in manifests}
+    lines = [line for plan in previous.values() for line in plan.data["services"]]
+    changed = frozenset(line["service"] for line in lines if line["manifest"] != digests.get(line["service"]))
+    needs = tuple(need_of(manifest, bars) for manifest in manifests)
+    return Problem(tuple(states), needs, tuple(before), changed, **site._asdict())
 
 
 def _rollouts(

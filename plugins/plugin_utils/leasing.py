@@ -9,6 +9,7 @@ import re
 import typing as t
 from collections.abc import Mapping
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.drains import day
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 
 Data = Mapping[str, t.Any]
@@ -21,6 +22,12 @@ def lease_lines(hosts: Mapping[str, Data]) -> list[str]:
         for name in sorted(hosts)
         for lease in (hosts[name].get("facts") or {}).get("leases") or ()
     ]
+
+
+def lease_ends(hosts: Mapping[str, Data]) -> dict[str, str]:
+    """Replica -> when its lease ends, as people read it (``2026-12-01``); of leases that last. ``hosts``: name -> {facts}."""
+    every = (lease for name in sorted(hosts) for lease in (hosts[name].get("facts") or {}).get("leases") or ())
+    return {str(lease["name"]): day(str(lease["ends"])) for lease in every if not lease["ended"]}
 
 
 def _words(lease: Data) -> str:

@@ -158,7 +158,7 @@ class Scene:
             host.claimed.clear()
         self.places = {place.name: place for place in (*solution.placements, *solution.waiting)}
         for name in sorted(self.places):
-            self._occupy(self.places[name])
+            self.occupy(self.places[name])
         self.names_of: dict[str, tuple[str, ...]] = {}
         for name, place in sorted(self.places.items()):
             self.names_of[place.service] = (*self.names_of.get(place.service, ()), name)
@@ -167,7 +167,8 @@ class Scene:
         self._ways: dict[t.Any, tuple[Slice, ...] | None] = {}
         self._gpu_blockers: dict[t.Any, tuple[tuple[Blocker, ...] | None, ...]] = {}
 
-    def _occupy(self, place: Placement) -> None:
+    def occupy(self, place: Placement) -> None:
+        """Book a place, as the plan has it."""
         host, need = self.fleet.hosts.get(place.host), self.needs.get(place.service)
         if host is None or need is None:
             return

@@ -1,0 +1,261 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What would be if: more or fewer hosts, more services or replicas, and how many more GPUs of a kind it takes. Nothing is written.
+
+Each answer is a plan that was made, and the number of GPUs is the smallest for which one was: one less was tried, and leaves more without
+a place.
+"""
+
+from __future__ import annotations
+
+import json
+import typing as t
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Field, Size, Strict, check
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Problem, Resources, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
+
+#: At most so many GPUs are asked for; who needs more reads that it is not a matter of GPUs, or asks in parts.
+MOST: t.Final = 1024
+_WHERE: t.Final = "fleet_what_if"
+# After so many doublings that helped nobody, more GPUs are not what is missing.
+_IDLE: t.Final = 3
+
+
+class _Kind(Strict):
+    """Hosts that are not there."""
+
+    board: str
+    gpus: int = Field(default=8, ge=1, le=64, description="GPUs of one host")
+    environment: str | None = None
+    cpus: float | None = Field(default=None, ge=0)
+    memory: Size | None = None
+
+
+class _Hosts(_Kind):
+    hosts: int = Field(default=1, ge=1, le=MOST)
+
+
+class _WhatIf(Strict):
+    add: list[_Hosts] = Field(default_factory=list)
+    remove: list[str] = Field(default_factory=list)
+    services: list[dict[str, t.Any]] = Field(default_factory=list)
+    replicas: dict[str, int] = Field(default_factory=dict)
+    how_many: _Kind | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``lines`` for people; ``data`` for JSON."""
+
+    lines: list[str]
+    data: dict[str, t.Any]
+
+
+class WhatIf:
+    """The question.
+
+    :raises FleetError: it is not of the form that docs/plan.md tells.
+    """
+
+    def __init__(self, asked: Located) -> None:
+        self.model = check(_WhatIf, asked)
+
+    def manifests(self) -> list[tuple[str, str]]:
+        """Texts of the services that come, as manifest files have them."""
+        return [(f"{_WHERE}: services[{index}]", json.dumps(each)) for index, each in enumerate(self.model.services)]
+
+    def answer(self, problem: Problem, catalogue: Catalogue) -> Answer:
+        """``problem``: of the fleet with the services that come.
+
+        :raises FleetError: a board, host or service that nobody knows.
+        """
+        changed = self._changed(problem, catalogue)
+        now = make_plan(changed)
+        lines = [self._asked(), f"then {_missing_words(changed, now)}"]
+        data: dict[str, t.Any] = {"asked": self._asked(), "unplaced": _unplaced(now), "moved": _moved(changed, now)}
+        if data["moved"]:
+            lines.append(f"moved: {', '.join(data['moved'])}")
+        if self.model.how_many is not None:
+            found = self._how_many(changed, now, catalogue, self.model.how_many)
+            lines.extend(found.lines)
+            data["how_many"] = found.data
+        lines.extend(_places(changed, now))
+        data["places"] = [
+            {"service": place.service, "replica": place.replica, "host": place.host, "gpus": list(place.gpus), "slice": _slice(place.slice)}
+            for place in now.placements
+        ]
+        return Answer(lines, data)
+
+    def _asked(self) -> str:
+        model = self.model
+        parts = [f"{each.hosts} more host{'s' if each.hosts > 1 else ''} with {each.gpus} {each.board}" for each in model.add]
+        parts += [f"without {', '.join(sorted(model.remove))}"] if model.remove else []
+        parts += [f"{each.get('service')} beside what there is" for each in model.services]
+        parts += [f"{name} with {count} replicas" for name, count in sorted(model.replicas.items())]
+        return f"what if: {'; '.join(parts) or 'nothing changes'}"
+
+    def _changed(self, problem: Problem, catalogue: Catalogue) -> Problem:
+        """The fleet as it would be."""
+        model = self.model
+        names, services = {host.name for host in problem.hosts}, {need.service for need in problem.needs}
+        for field, unknown, known in (
+            ("remove", sorted(set(model.remove) - names), names),
+            ("replicas", sorted(set(model.replicas) - services), services),
+        ):
+            if unknown:
+                raise FleetError(f"nobody knows {', '.join(unknown)}", file=_WHERE, field=field, hint=f"known: {', '.join(sorted(known))}")
+        if wrong := [name for name, count in sorted(model.replicas.items()) if not 0 <= count <= 10_000]:
+            raise FleetError(f"a number of replicas is out of bounds: {', '.join(wrong)}", file=_WHERE, field="replicas", hint="0 to 10000")
+        hosts = [host for host in problem.hosts if host.name not in model.remove]
+        previous = tuple(place for place in problem.previous if place.host not in model.remove)
+        for index, each in enumerate(model.add):
+            hosts.extend(_more(problem, catalogue, each, each.hosts * each.gpus, f"more-{index + 1}"))
+        needs = tuple(replace(need, replicas=model.replicas.get(need.service, need.replicas)) for need in problem.needs)
+        return replace(problem, hosts=tuple(hosts), needs=needs, previous=previous)
+
+    def _how_many(self, problem: Problem, now: Solution, catalogue: Catalogue, kind: _Kind) -> Answer:
+        """The fewest more GPUs with which as many replicas have a place as with any number of them."""
+        tried = {0: now}
+
+        def without(gpus: int) -> int:
+            if gpus not in tried:
+                hosts = _more(problem, catalogue, kind, gpus, "more")
+                tried[gpus] = make_plan(replace(problem, hosts=(*problem.hosts, *hosts)))
+            return len(tried[gpus].unplaced)
+
+        high, idle = kind.gpus, 0
+        while without(high) and high < MOST and idle < _IDLE:
+            idle = idle + 1 if without(high) == without(high // 2 if high > kind.gpus else 0) else 0
+            high = min(2 * high, MOST)
+        least = without(high)
+        high = min(count for count in tried if without(count) == least)
+        low = max((count for count in tried if count < high), default=0)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if without(middle) > least else (low, middle)
+        board, rest = _board(problem, catalogue, kind.board).board, _unplaced(tried[high])
+        data = {
+            "board": board,
+            "gpus": high,
+            "hosts": -(-high // kind.gpus),
+            "gpus_a_host": kind.gpus,
+            "unplaced": rest,
+            "tried": {str(count): len(tried[count].unplaced) for count in sorted(tried)},
+        }
+        if not high:
+            text = f"no {board} more is needed" if not rest else f"more {board} would help nobody"
+        else:
+            verb = "is" if high == 1 else "are"
+            text = f"{high} more {board} {verb} needed, {kind.gpus} in a host"
+        lines = [f"{text}: {_missing_words(problem, tried[high])}"]
+        if high:
+            lines.append(f"with {high - 1} more, {_count(without(high - 1), 'replica')} would have no place")
+        return Answer(lines, data)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _missing_words(problem: Problem, solution: Solution) -> str:
+    wanted = sum(need.replicas for need in problem.needs)
+    if not solution.unplaced:
+        return f"all {wanted} replicas have a place"
+    return f"{len(solution.unplaced)} of {wanted} replicas have no place"
+
+
+def _unplaced(solution: Solution) -> list[dict[str, t.Any]]:
+    return [{"service": each.service, "replica": each.replica, "reason": each.reason} for each in solution.unplaced]
+
+
+def _moved(problem: Problem, solution: Solution) -> list[str]:
+    before = {(place.service, place.replica): place for place in problem.previous}
+    found = []
+    for place in solution.placements:
+        old = before.get((place.service, place.replica))
+        if old is not None and (old.host, old.gpus, old.slice) != (place.host, place.gpus, place.slice):
+            found.append(place.name)
+    return found
+
+
+def _places(problem: Problem, solution: Solution) -> list[str]:
+    """A line for each replica that is not where it was, and for each without a place."""
+    before = {(place.service, place.replica): place for place in problem.previous}
+    rows: list[Sequence[t.Any]] = [("SERVICE", "REPLICA", "HOST", "PLACE")]
+    for place in solution.placements:
+        old = before.get((place.service, place.replica))
+        if old is None or (old.host, old.gpus, old.slice) != (place.host, place.gpus, place.slice):
+            rows.append((place.service, place.replica, place.host, place.slice or f"{len(place.gpus)} GPU {place.mode}"))
+    rows.extend((each.service, each.replica, None, f"no place: {each.reason}") for each in solution.unplaced)
+    return table(rows) if len(rows) > 1 else []
+
+
+def _slice(one: object) -> str | None:
+    return None if one is None else str(one)
+
+
+def _more(problem: Problem, catalogue: Catalogue, kind: _Kind, gpus: int, name: str) -> list[Host]:
+    """Hosts with so many GPUs in all, the last one with what is left; like those of their environment, but for what is said of them."""
+    gpu = _board(problem, catalogue, kind.board)
+    known = sorted({host.environment for host in problem.hosts})
+    environment = kind.environment or (known[0] if len(known) == 1 else "")
+    if environment not in known and kind.environment is None:
+        raise FleetError("the environment is not said", file=_WHERE, field="environment", hint=f"write one of {', '.join(known)}")
+    like = next(
+        (host for host in sorted(problem.hosts, key=lambda host: host.name) if host.environment == environment and not host.down), None
+    )
+    more: dict[str, t.Any] = {}
+    if like is not None:
+        names = ("modes", "sharing", "shared_max", "shared_reserve_mib", "ports")
+        more = {field: getattr(like, field) for field in names}
+    capacity = Resources(kind.cpus, kind.memory, None, None)
+    return [
+        Host(
+            name=f"{name}-{number:04}",
+            environment=environment,
+            gpus=tuple(
+                replace(gpu, uuid=f"GPU-{name}-{number:04}-{index}", pci=f"0000:{index + 1:02x}:00.0")
+                for index in range(min(kind.gpus, gpus - number * kind.gpus))
+            ),
+            capacity=capacity,
+            **more,
+        )
+        for number in range(-(-gpus // kind.gpus))
+    ]
+
+
+def _board(problem: Problem, catalogue: Catalogue, asked: str) -> Gpu:
+    """An idle GPU of this kind: as the fleet has it, else as the catalogue says. ``asked``: a board's id, or a part that only one has.
+
+    :raises FleetError: no board has that in its id, or several have.
+    """
+    wanted = asked.strip().lower().replace(" ", "-")
+    own = {gpu.board: gpu for host in problem.hosts for gpu in host.gpus if gpu.memory_mib}
+    for known in (own, {gpu.board: gpu for gpu in boards_of(catalogue)}):
+        found = [known[wanted]] if wanted in known else [gpu for board, gpu in sorted(known.items()) if wanted in board]
+        if len(found) == 1:
+            gpu = found[0]
+            return Gpu("", "", gpu.board, gpu.memory_mib, gpu.geometry, mps_clients=gpu.mps_clients)
+        if len(found) > 1:
+            names = ", ".join(gpu.board for gpu in found)
+            raise FleetError(f"'{asked}' may be one of several boards", file=_WHERE, field="board", hint=f"write one of {names}")
+    names = ", ".join(sorted(own))
+    raise FleetError(
+        f"there is no board '{asked}'", file=_WHERE, field="board", hint=f"the fleet has {names or 'none'}; others by their id"
+    )
+
+
+def boards_of(catalogue: Catalogue) -> list[Gpu]:
+    """Every board of the catalogue as an idle GPU. Its memory is what public sources promise at least: NVML reports a little more."""
+    found: Iterable[Gpu] = (
+        Gpu("", "", board.id, board.memory_gb * 10**9 // 2**20, catalogue.of_board(board.id)) for board in catalogue.boards.values()
+    )
+    return sorted(found, key=lambda gpu: (gpu.memory_mib, gpu.board))

@@ -1,0 +1,152 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Why a replica is where the plan puts it: what it has, who else could have given it that, and what decided. One line each."""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import gpu_refusal
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Placement, Problem, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
+
+# What the parts of an offer's rank compare (offers.py), from left to right; the rest of a rank is names.
+_DECIDES: t.Final[Mapping[str, tuple[str, ...]]] = {
+    "slice": (
+        "{near} on a host",
+        "{near} on a GPU",
+        "the smallest slice that serves",
+        "the smallest slice that serves",
+        "no slice has to go",
+        "the least change to a GPU",
+        "the most stays possible on the GPU",
+    ),
+    "exclusive": (
+        "{near} on a host",
+        "the smallest GPUs that serve",
+        "the least change of mode",
+        "GPUs without MIG are taken first",
+        "the host with the fewest GPUs free",
+    ),
+    "shared": (
+        "{near} on a host",
+        "{near} on a GPU",
+        "a GPU that is shared already",
+        "the least change of mode",
+        "GPUs without MIG are taken first",
+        "the fullest GPU that serves",
+    ),
+}
+_WAYS: t.Final[Mapping[str, str]] = {
+    "moved": "moved there so that {by} has room",
+    "preempted": "gave way to {by}, which has a higher priority",
+    "reclaimed": "gave back to {by} what its team had borrowed",
+}
+
+
+@dataclass(frozen=True)
+class Reason:
+    """``change``: new, kept or moved; ``hosts`` and ``gpus``: how many could have taken it, its own among them."""
+
+    service: str
+    replica: int
+    change: str
+    hosts: int
+    gpus: int
+    text: str
+
+    @property
+    def name(self) -> str:
+        """``receipt-ocr-1``."""
+        return f"{self.service}-{self.replica}"
+
+    def data(self) -> dict[str, t.Any]:
+        """For JSON."""
+        return {
+            "service": self.service,
+            "replica": self.replica,
+            "change": self.change,
+            "hosts": self.hosts,
+            "gpus": self.gpus,
+            "why": self.text,
+        }
+
+
+def why_here(problem: Problem, solution: Solution, only: Collection[str] | None = None, kept: bool = True) -> list[Reason]:
+    """A reason for each replica that has a place, by service and replica.
+
+    ``only``: names of services or replicas. ``kept``: also those that stay where they were. What others could do is judged by the fleet as
+    the plan leaves it, with this one replica taken out.
+    """
+    scene = Scene(problem, solution, {})
+    before = {(place.service, place.replica): place for place in problem.previous}
+    displaced = {(each.service, each.replica): _WAYS[each.way].format(by=each.by) for each in solution.displaced}
+    found = []
+    for place in solution.placements:
+        need = scene.needs.get(place.service)
+        if need is None or (only is not None and place.service not in only and place.name not in only):
+            continue
+        old = before.get((place.service, place.replica))
+        stays = old is not None and (old.host, old.gpus, old.slice, old.mode) == (place.host, place.gpus, place.slice, place.mode)
+        if kept or not stays:
+            change = "kept" if stays else "new" if old is None else "moved"
+            found.append(_reason(scene, need, place, change, displaced.get((place.service, place.replica))))
+    return found
+
+
+def reason_lines(reasons: Collection[Reason]) -> list[str]:
+    """``receipt-ocr-1: new, ...`` for people."""
+    return [f"{each.name}: {each.text}" for each in reasons]
+
+
+def _reason(scene: Scene, need: Need, place: Placement, change: str, displaced: str | None) -> Reason:
+    host = scene.fleet.hosts.get(place.host)
+    if host is None or host.host.down or need.adopted:
+        text = "kept: it is adopted, and nothing moves it" if need.adopted else f"kept: {place.host} is not seen in this run"
+        return Reason(place.service, place.replica, change, 0, 0, text)
+    host.unseat(need, place)
+    every = list(offers(scene.fleet, need))
+    gpus = sum(gpu_refusal(state, need) is None for offer in every for state in offer.host.gpus)
+    scene.occupy(place)
+    what = f"{place.slice or place.mode} on {place.host} {','.join(uuid[:12] for uuid in place.gpus)}"
+    could = _could(every, gpus)
+    if displaced is not None:
+        text = f"{what}, {displaced}; {could}"
+    elif change == "kept":
+        text = f"{what}, kept: its place is still right; {could}"
+    else:
+        text = f"{what}, {change}: {could}{_decided(need, host, every)}"
+    return Reason(place.service, place.replica, change, len(every), gpus, text)
+
+
+def _could(every: Collection[Offer], gpus: int) -> str:
+    if not every:
+        return "nothing else has room for it now"
+    if gpus == 1:
+        return "the only GPU with room for it"
+    return f"{gpus} GPUs of {len(every)} host{'s' if len(every) > 1 else ''} have room for it"
+
+
+def _decided(need: Need, host: HostState, every: Collection[Offer]) -> str:
+    """What this host's offer was better in than the best of the others."""
+    own = next((offer for offer in every if offer.host is host), None)
+    others = [offer for offer in every if offer.host is not host]
+    if own is None or not others:
+        return ""
+    best = min(others, key=lambda offer: offer.rank)
+    words = list(_words(need))
+    for index, (mine, theirs) in enumerate(zip(own.rank, best.rank, strict=True)):
+        if mine != theirs:
+            better = index < len(words) and mine < theirs
+            return f"; chosen for {words[index]}" if better else "; all alike, so the first by name" if index >= len(words) else ""
+    return ""
+
+
+def _words(need: Need) -> Iterator[str]:
+    near = "most replicas of it" if need.rules.spread == "pack" else "fewest replicas of it"
+    return (word.format(near=near) for word in _DECIDES[need.isolation])
