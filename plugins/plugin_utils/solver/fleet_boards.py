@@ -144,15 +144,15 @@ class Board:
         row[0, number] = count
         return row
 
-    def best_shared(self, prices: Floats) -> tuple[float, Ints]:
-        """(an upper bound of the value, a pattern) of the shared GPU that is worth most at ``prices`` of the shapes.
+    def best_shared(self, prices: Floats, wanted: int = 1) -> tuple[float, list[Ints]]:
+        """(an upper bound of the value, patterns) of the shared GPUs that are worth most at ``prices`` of the shapes, the best first.
 
-        Exact as long as the limit of clients does not bind; where it does, the pattern loses its cheapest shapes and the bound stays.
+        The others, up to ``wanted`` in all, are each the best that holds some one shape. Exact as long as the limit of clients does not
+        bind; where it does, a pattern loses its cheapest shapes and the bound stays.
         """
-        counts = numpy.zeros(len(self.shapes), dtype=numpy.int64)
         asked = [number for number, shape in enumerate(self.shapes) if shape.mode == "shared" and prices[number] > 1e-12]
         if not asked:
-            return 0.0, counts
+            return 0.0, []
         memory = numpy.asarray([max(1, self.shapes[number].memory) for number in asked])
         compute = numpy.asarray([self.shapes[number].compute for number in asked])
         price = prices[asked]
@@ -163,26 +163,37 @@ class Board:
         value[wide:, broad:] = 0.0
         chosen = numpy.full((most + 1, share + 1), -1, dtype=numpy.int64)
         columns = numpy.arange(share + 1)[None, :] + broad - compute[:, None]
+        across = numpy.arange(share + 1)
         for units in range(1, most + 1):
             offered = value[(units + wide - memory)[:, None], columns] + price[:, None]
             best = offered.argmax(axis=0)
-            told = offered[best, numpy.arange(share + 1)]
+            told = offered[best, across]
             before = value[units + wide - 1, broad:]
             better = told > before + 1e-12
             value[units + wide, broad:] = numpy.where(better, told, before)
             chosen[units] = numpy.where(better, best, -1)
-        at, left, taken = most, share, []
-        while at > 0:
-            which = int(chosen[at, left])
-            if which < 0:
-                at -= 1
-                continue
-            taken.append(which)
-            at, left = at - int(memory[which]), left - int(compute[which])
-        taken.sort(key=lambda which: (-price[which], which))
-        for which in taken[: self.clients]:
-            counts[asked[which]] += 1
-        return float(value[-1, -1]), counts
+        holding = price + value[most + wide - memory, share + broad - compute]
+        found = []
+        for first in numpy.argsort(-holding, kind="stable")[:wanted].tolist():
+            taken = [first, *_back(chosen, memory, compute, most - int(memory[first]), share - int(compute[first]))]
+            taken.sort(key=lambda which: (-price[which], which))
+            counts = numpy.bincount(taken[: self.clients], minlength=len(asked))
+            found.append(numpy.zeros(len(self.shapes), dtype=numpy.int64))
+            found[-1][asked] = counts
+        return float(value[-1, -1]), found
+
+
+def _back(chosen: Ints, memory: Ints, compute: Ints, at: int, left: int) -> list[int]:
+    """What the best with ``at`` and ``left`` units holds."""
+    taken = []
+    while at > 0:
+        which = int(chosen[at, left])
+        if which < 0:
+            at -= 1
+            continue
+        taken.append(which)
+        at, left = at - int(memory[which]), left - int(compute[which])
+    return taken
 
 
 def thousandths(compute: float) -> int:

@@ -32,7 +32,7 @@ except ImportError:  # pragma: no cover # each of the two cases is a whole test 
     numpy = None  # type: ignore[assignment] # what is not there is None
 
 # Patterns of shared GPUs are sought until the bound could fall by less than this share, or so often.
-PRICED_TO, MOST_ROUNDS = 1e-6, 60
+PRICED_TO, MOST_ROUNDS, PATTERNS_A_ROUND = 1e-6, 60, 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class FleetProgram:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.rows = _Rows(options)
+        self.rows = Rows(options)
         program = Program()
         program.add_rows(self.rows.count, lower=-numpy.inf, upper=self.rows.upper)
         self.session = Session(program)
@@ -124,18 +124,20 @@ class FleetProgram:
 
     def _missing(self, outcome: Outcome, opening: float) -> tuple[float, dict[int, list[Ints]]]:
         """(what unknown patterns could bring at most, those that would pay by board)."""
-        slack, fresh = 0.0, {}
+        slack = 0.0
+        fresh: dict[int, dict[bytes, Ints]] = {}
         for number, group in enumerate(self.options.groups):
             board = self.options.boards[group.board]
             first = self.rows.supply[number]
             prices = numpy.maximum(0.0, -outcome.duals[first : first + len(board.shapes)])
-            worth, pattern = board.best_shared(prices)
-            gain = worth - opening - max(0.0, -float(outcome.duals[self.rows.gpus + number]))
-            if gain > 1e-9:
-                slack += gain * group.size * group.gpus
-                if pattern.tobytes() not in self.known[group.board] and not any((pattern == each).all() for each in fresh.get(group.board, ())):
-                    fresh.setdefault(group.board, []).append(pattern)
-        return slack, fresh
+            worth, patterns = board.best_shared(prices, PATTERNS_A_ROUND)
+            price = opening + max(0.0, -float(outcome.duals[self.rows.gpus + number]))
+            slack += max(0.0, worth - price) * group.size * group.gpus
+            for pattern in patterns:
+                mine = fresh.setdefault(group.board, {})
+                if float(pattern @ prices) > price + 1e-9 and pattern.tobytes() not in self.known[group.board]:
+                    mine[pattern.tobytes()] = pattern
+        return slack, {board: list(mine.values()) for board, mine in fresh.items() if mine}
 
     def _add_patterns(self, board: int, patterns: Ints) -> None:
         """Columns for these patterns in all groups of a board."""
@@ -176,8 +178,8 @@ class FleetProgram:
         )
 
 
-class _Rows:
-    """Where each row of the program is, and its upper bound."""
+class Rows:
+    """Where each row of the program is, and its upper bound. Rows of groups, quotas and priorities have a first one and follow each other."""
 
     def __init__(self, options: Options) -> None:
         self.options = options

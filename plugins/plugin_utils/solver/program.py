@@ -181,8 +181,17 @@ class Session:
         if highspy is None:
             raise SolverError("highspy is not installed")
         self._solver = highspy.Highs()
-        options = {"output_flag": False, "threads": 1, "parallel": "off", "random_seed": 0, "simplex_strategy": 0}
-        options["simplex_iteration_limit"] = (limits or Limits()).iterations
+        options = {
+            "output_flag": False,
+            "threads": 1,
+            "parallel": "off",
+            "random_seed": 0,
+            "simplex_iteration_limit": (limits or Limits()).iterations,
+            # primal simplex where the last solution is still feasible
+            "simplex_strategy": 0,
+            # Perturbed bounds are put right at the end of each run; where runs follow each other closely, this takes most of the time.
+            "primal_simplex_bound_perturbation_multiplier": 0.0,
+        }
         for name, value in options.items():
             if self._solver.setOptionValue(name, value) != highspy.HighsStatus.kOk:
                 raise SolverError(f"HiGHS does not know the option {name}")
