@@ -23,6 +23,7 @@ if t.TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
+    Bools = NDArray[np.bool_]
 
 try:
     import numpy
@@ -53,7 +54,8 @@ class Shape(t.NamedTuple):
 class Board:
     """A kind of GPU: model, modes, and how it is shared. Shapes are added while classes are read; patterns are made when all are known.
 
-    ``patterns``: shape (patterns, shapes), how many of each shape. ``room``: (memory, compute) of a shared GPU in its units.
+    ``unit``: (MiB, thousandths of compute) of a unit; ``room``: the units of a shared GPU; ``exact``: no size had to be rounded.
+    ``at_once``: by shape, how many of it one GPU should hold at most so that classes with few replicas on a host find hosts enough.
     """
 
     model: FleetModel
@@ -65,6 +67,7 @@ class Board:
     unit: tuple[int, int] = (1, 1)
     room: tuple[int, int] = (0, 0)
     exact: bool = True
+    at_once: list[int] = field(default_factory=list)
 
     def divide(self, asked: list[tuple[int, int]], *, up: bool = True) -> None:
         """Choose the units for these (MiB, thousandths) of shared replicas; ``up``: round sizes up where that must be, else down."""
@@ -127,7 +130,7 @@ class Board:
                 found.append(self._only(number, 1))
             elif shape.mode == "shared":
                 most = min(self.clients, self.room[0] // max(1, shape.memory), self.room[1] // max(1, shape.compute))
-                found.append(self._only(number, max(1, most)))
+                found.append(self._only(number, max(1, min(most, self.at_once[number]))))
         mig = self.mig()
         if mig is not None:
             patterns, numbers = mig
@@ -144,56 +147,48 @@ class Board:
         row[0, number] = count
         return row
 
-    def best_shared(self, prices: Floats, wanted: int = 1) -> tuple[float, list[Ints]]:
-        """(an upper bound of the value, patterns) of the shared GPUs that are worth most at ``prices`` of the shapes, the best first.
+    def best_shared(self, prices: Floats, *, spread: bool) -> tuple[float, Ints]:
+        """(an upper bound of the value, a pattern) of the shared GPU that is worth most at ``prices`` of the shapes: a knapsack.
 
-        The others, up to ``wanted`` in all, are each the best that holds some one shape. Exact as long as the limit of clients does not
-        bind; where it does, a pattern loses its cheapest shapes and the bound stays.
+        ``spread``: with no more of a shape than ``at_once`` says. Exact as long as the limit of clients does not bind; where it does, the
+        pattern loses its cheapest shapes and the bound stays.
         """
-        asked = [number for number, shape in enumerate(self.shapes) if shape.mode == "shared" and prices[number] > 1e-12]
-        if not asked:
-            return 0.0, []
-        memory = numpy.asarray([max(1, self.shapes[number].memory) for number in asked])
-        compute = numpy.asarray([self.shapes[number].compute for number in asked])
-        price = prices[asked]
         most, share = self.room
-        # value[m + wide, s + broad]: the best with m and s units; below zero units nothing can be had.
-        wide, broad = int(memory.max()), int(compute.max())
-        value = numpy.full((most + 1 + wide, share + 1 + broad), -numpy.inf)
-        value[wide:, broad:] = 0.0
-        chosen = numpy.full((most + 1, share + 1), -1, dtype=numpy.int64)
-        columns = numpy.arange(share + 1)[None, :] + broad - compute[:, None]
-        across = numpy.arange(share + 1)
-        for units in range(1, most + 1):
-            offered = value[(units + wide - memory)[:, None], columns] + price[:, None]
-            best = offered.argmax(axis=0)
-            told = offered[best, across]
-            before = value[units + wide - 1, broad:]
-            better = told > before + 1e-12
-            value[units + wide, broad:] = numpy.where(better, told, before)
-            chosen[units] = numpy.where(better, best, -1)
-        holding = price + value[most + wide - memory, share + broad - compute]
-        found = []
-        for first in numpy.argsort(-holding, kind="stable")[:wanted].tolist():
-            taken = [first, *_back(chosen, memory, compute, most - int(memory[first]), share - int(compute[first]))]
-            taken.sort(key=lambda which: (-price[which], which))
-            counts = numpy.bincount(taken[: self.clients], minlength=len(asked))
-            found.append(numpy.zeros(len(self.shapes), dtype=numpy.int64))
-            found[-1][asked] = counts
-        return float(value[-1, -1]), found
+        value = numpy.zeros((most + 1, share + 1))
+        taken: list[tuple[int, int, Bools]] = []
+        for number, shape in enumerate(self.shapes):
+            if shape.mode != "shared" or prices[number] <= 1e-12:
+                continue
+            left = min(self.clients, most // max(1, shape.memory), share // max(1, shape.compute))
+            left = min(left, self.at_once[number]) if spread else left
+            part = 1
+            while left > 0:
+                # Any number up to the limit is a sum of these parts, each taken or not.
+                part = min(part, left)
+                memory, compute = part * shape.memory, part * shape.compute
+                offered = value[: most + 1 - memory, : share + 1 - compute] + part * prices[number]
+                before = value[memory:, compute:]
+                better = offered > before + 1e-12
+                numpy.copyto(before, offered, where=better)
+                taken.append((number, part, better))
+                left, part = left - part, part * 2
+        return float(value[-1, -1]), self._taken(taken, prices)
 
-
-def _back(chosen: Ints, memory: Ints, compute: Ints, at: int, left: int) -> list[int]:
-    """What the best with ``at`` and ``left`` units holds."""
-    taken = []
-    while at > 0:
-        which = int(chosen[at, left])
-        if which < 0:
-            at -= 1
-            continue
-        taken.append(which)
-        at, left = at - int(memory[which]), left - int(compute[which])
-    return taken
+    def _taken(self, taken: list[tuple[int, int, Bools]], prices: Floats) -> Ints:
+        """The pattern behind the best value."""
+        counts = numpy.zeros(len(self.shapes), dtype=numpy.int64)
+        at, left = self.room
+        for number, part, better in reversed(taken):
+            memory, compute = part * self.shapes[number].memory, part * self.shapes[number].compute
+            if at >= memory and left >= compute and better[at - memory, left - compute]:
+                counts[number] += part
+                at, left = at - memory, left - compute
+        over = int(counts.sum()) - self.clients
+        for number in numpy.argsort(prices, kind="stable").tolist():
+            gone = max(0, min(over, int(counts[number])))
+            counts[number] -= gone
+            over -= gone
+        return counts
 
 
 def thousandths(compute: float) -> int:

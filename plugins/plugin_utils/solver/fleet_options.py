@@ -27,6 +27,7 @@ except ImportError:  # pragma: no cover # each of the two cases is a whole test 
     numpy = None  # type: ignore[assignment] # what is not there is None
 
 GIB = 1024
+MOST_AT_ONCE, AT_ONCE_TO_SPARE = 128, 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +137,8 @@ def _arrays(problem: FleetProblem, classes: tuple[FleetClass, ...], boards: tupl
             for shape in shapes[group.board] if most else ():
                 taken = boards[group.board].shapes[shape]
                 rows.append((number, place, shape, most, taken.mib * one.count / GIB, taken.worth * one.count))
+    for board in boards:
+        board.at_once = _at_once(board, classes)
     columns = list(zip(*rows, strict=True)) if rows else [()] * 6
     infinite = float("inf")
     return Options(
@@ -159,6 +162,20 @@ def _arrays(problem: FleetProblem, classes: tuple[FleetClass, ...], boards: tupl
         quota_memory=numpy.asarray([infinite if quota.memory_mib is None else quota.memory_mib / GIB for quota in quotas], dtype=float),
         quota_worth=numpy.asarray([infinite if quota.gpus is None else quota.gpus for quota in quotas], dtype=float),
     )
+
+
+def _at_once(board: Board, classes: tuple[FleetClass, ...]) -> list[int]:
+    """By shape: as many on one GPU as let every class have its part of them without breaking its limit for a host, with some to spare."""
+    members: list[list[FleetClass]] = [[] for _shape in board.shapes]
+    for one in classes:
+        for shape in board.shapes_for(one):
+            members[shape].append(one)
+    found = []
+    for mine in members:
+        total = sum(one.replicas for one in mine)
+        limits = [one.max_per_host * total / one.replicas for one in mine if one.max_per_host is not None and one.replicas]
+        found.append(max(1, int(min(limits, default=float(MOST_AT_ONCE)) / AT_ONCE_TO_SPARE)))
+    return found
 
 
 def _unlimited(most: int | None) -> int:

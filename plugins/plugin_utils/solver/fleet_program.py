@@ -14,6 +14,7 @@ then is part of the bound, so that the bounds hold for every plan.
 from __future__ import annotations
 
 import typing as t
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
@@ -32,7 +33,7 @@ except ImportError:  # pragma: no cover # each of the two cases is a whole test 
     numpy = None  # type: ignore[assignment] # what is not there is None
 
 # Patterns of shared GPUs are sought until the bound could fall by less than this share, or so often.
-PRICED_TO, MOST_ROUNDS, PATTERNS_A_ROUND = 1e-6, 60, 6
+PRICED_TO, MOST_ROUNDS, LAST_ROUNDS = 1e-6, 80, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,22 +108,22 @@ class FleetProgram:
         cost[self.column_of[mine]] = -1.0
         return cost
 
-    def _priced(self, cost: t.Callable[[], Floats]) -> tuple[Outcome, float]:
+    def _priced(self, cost: Callable[[], Floats]) -> tuple[Outcome, float]:
         """(the solution, how much better one with patterns not known yet could be)."""
-        self.session.set_costs(cost())
-        outcome = self.session.solve()
-        for _round in range(MOST_ROUNDS):
-            opening = float(cost()[self.pattern_columns[0][0]]) if self.pattern_columns else 0.0
-            slack, fresh = self._missing(outcome, opening)
-            if not fresh or slack <= PRICED_TO * max(1.0, abs(outcome.objective)):
-                return outcome, slack
-            for board, patterns in fresh.items():
-                self._add_patterns(board, numpy.asarray(patterns))
-            self.session.set_costs(cost())
-            outcome = self.session.solve()
-        return outcome, self._missing(outcome, opening)[0]
+        opening = 0.0
+        for spread, rounds in ((True, MOST_ROUNDS), (False, LAST_ROUNDS)):
+            for _round in range(rounds):
+                self.session.set_costs(cost())
+                outcome = self.session.solve()
+                opening = float(cost()[self.pattern_columns[0][0]]) if self.pattern_columns else 0.0
+                slack, fresh = self._missing(outcome, opening, spread=spread)
+                if not fresh or slack <= PRICED_TO * max(1.0, abs(outcome.objective)):
+                    break
+                for board, patterns in fresh.items():
+                    self._add_patterns(board, numpy.asarray(patterns))
+        return outcome, self._missing(outcome, opening, spread=False)[0]
 
-    def _missing(self, outcome: Outcome, opening: float) -> tuple[float, dict[int, list[Ints]]]:
+    def _missing(self, outcome: Outcome, opening: float, *, spread: bool) -> tuple[float, dict[int, list[Ints]]]:
         """(what unknown patterns could bring at most, those that would pay by board)."""
         slack = 0.0
         fresh: dict[int, dict[bytes, Ints]] = {}
@@ -130,14 +131,13 @@ class FleetProgram:
             board = self.options.boards[group.board]
             first = self.rows.supply[number]
             prices = numpy.maximum(0.0, -outcome.duals[first : first + len(board.shapes)])
-            worth, patterns = board.best_shared(prices, PATTERNS_A_ROUND)
-            price = opening + max(0.0, -float(outcome.duals[self.rows.gpus + number]))
-            slack += max(0.0, worth - price) * group.size * group.gpus
-            for pattern in patterns:
-                mine = fresh.setdefault(group.board, {})
-                if float(pattern @ prices) > price + 1e-9 and pattern.tobytes() not in self.known[group.board]:
-                    mine[pattern.tobytes()] = pattern
-        return slack, {board: list(mine.values()) for board, mine in fresh.items() if mine}
+            worth, pattern = board.best_shared(prices, spread=spread)
+            gain = worth - opening - max(0.0, -float(outcome.duals[self.rows.gpus + number]))
+            if gain > 1e-9:
+                slack += gain * group.size * group.gpus
+                if pattern.tobytes() not in self.known[group.board]:
+                    fresh.setdefault(group.board, {})[pattern.tobytes()] = pattern
+        return slack, {board: list(mine.values()) for board, mine in fresh.items()}
 
     def _add_patterns(self, board: int, patterns: Ints) -> None:
         """Columns for these patterns in all groups of a board."""
