@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import typing as t
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile, name_parts
@@ -147,10 +148,10 @@ class Board:
         row[0, number] = count
         return row
 
-    def best_shared(self, prices: Floats, *, spread: bool) -> tuple[float, Ints]:
+    def best_shared(self, prices: Floats, at_once: Sequence[int] | None) -> tuple[float, Ints]:
         """(an upper bound of the value, a pattern) of the shared GPU that is worth most at ``prices`` of the shapes: a knapsack.
 
-        ``spread``: with no more of a shape than ``at_once`` says. Exact as long as the limit of clients does not bind; where it does, the
+        With no more of each shape than ``at_once`` says; None: as many as fit. Exact as long as the limit of clients does not bind; where it does, the
         pattern loses its cheapest shapes and the bound stays.
         """
         most, share = self.room
@@ -160,7 +161,7 @@ class Board:
             if shape.mode != "shared" or prices[number] <= 1e-12:
                 continue
             left = min(self.clients, most // max(1, shape.memory), share // max(1, shape.compute))
-            left = min(left, self.at_once[number]) if spread else left
+            left = left if at_once is None else min(left, at_once[number])
             part = 1
             while left > 0:
                 # Any number up to the limit is a sum of these parts, each taken or not.

@@ -118,8 +118,9 @@ class Dealer:
             number, turn = int(counts[which]), 1
             held = numpy.zeros(self.group.size, dtype=numpy.int64)
             while number:
-                # Equal GPUs are spread over the hosts: the second one of a host waits until every host has its first.
-                hosts = numpy.flatnonzero((self.open > 0) & (held < turn))
+                # Equal GPUs are spread over the hosts: the second one of a host waits until every host has its first; and no host is
+                # filled much sooner than the others, so that the last pattern can be spread as well.
+                hosts = numpy.flatnonzero((self.open > 0) & (held < turn) & (self.open >= self.open.max() - 1))
                 if not len(hosts):
                     turn += 1
                     if turn > self.group.gpus:

@@ -131,7 +131,7 @@ class FleetProgram:
             board = self.options.boards[group.board]
             first = self.rows.supply[number]
             prices = numpy.maximum(0.0, -outcome.duals[first : first + len(board.shapes)])
-            worth, pattern = board.best_shared(prices, spread=spread)
+            worth, pattern = board.best_shared(prices, board.at_once if spread else None)
             gain = worth - opening - max(0.0, -float(outcome.duals[self.rows.gpus + number]))
             if gain > 1e-9:
                 slack += gain * group.size * group.gpus

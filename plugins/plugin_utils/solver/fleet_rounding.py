@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import Relaxed, Rows
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, SolverError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import AT_ONCE_TO_SPARE, MOST_AT_ONCE, Options
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import MOST_ROUNDS, PRICED_TO, Relaxed, Rows
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, Session, SolverError
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -83,30 +84,102 @@ def _round_level(options: Options, relaxed: Relaxed, known: Ints, broken: Ints, 
     return best
 
 
-def cut(options: Options, relaxed: Relaxed, amount: Ints, group: int) -> tuple[Ints, Ints]:
-    """(number of GPUs of each of the group's patterns, shapes that are missing then) for these replicas; as few GPUs as possible.
+class Cut(t.NamedTuple):
+    """GPUs of one group: ``boards``, how many get each of ``patterns``, shape (patterns, shapes)."""
 
-    ``missing``: by shape, places that the group's GPUs do not have; seldom more than one or two.
+    patterns: Ints
+    boards: Ints
+
+
+def cut(options: Options, relaxed: Relaxed, amount: Ints, group: int) -> Cut:
+    """Patterns with a place for all of these replicas of a group, on as few GPUs as possible and never more than it has.
+
+    Seldom one or two places are missing.
     """
-    patterns = relaxed.patterns[group]
-    mine = options.group == group
-    wanted = numpy.zeros(patterns.shape[1])
-    numpy.add.at(wanted, options.shape[mine], (amount[mine] * options.count[options.klass[mine]]).astype(float))
-    used = numpy.flatnonzero(relaxed.boards[group] > NEARLY)
-    if not len(used) or not wanted.any():
-        return numpy.zeros(len(patterns), dtype=numpy.int64), wanted.astype(numpy.int64)
+    patterns, boards = relaxed.patterns[group], relaxed.boards[group]
+    mine = numpy.flatnonzero(options.group == group)
+    wanted = numpy.zeros(patterns.shape[1], dtype=numpy.int64)
+    numpy.add.at(wanted, options.shape[mine], amount[mine] * options.count[options.klass[mine]])
+    if not wanted.any():
+        return Cut(patterns[:0], boards[:0].astype(numpy.int64))
+    used = boards > NEARLY
+    patterns, boards = patterns[used], boards[used]
+    board = options.boards[options.groups[group].board]
+    at_once = _at_once(options, amount, mine, wanted)
+    prices = numpy.asarray([shape.worth for shape in board.shapes])
+    if (patterns > at_once).any() and any(shape.mode == "shared" for shape in board.shapes):
+        patterns, boards, prices = _tailored(board, wanted, at_once)
+    most = options.groups[group].size * options.groups[group].gpus
+    whole = numpy.floor(boards + NEARLY).astype(numpy.int64)
+    rest = _remainder(board, wanted - whole @ patterns, at_once, prices)
+    patterns, whole = numpy.concatenate((patterns, rest)), numpy.concatenate((whole, numpy.ones(len(rest), dtype=numpy.int64)))
+    if whole.sum() <= min(most, numpy.ceil(boards.sum() - NEARLY)):
+        return Cut(patterns, whole)
+    return _whole_patterns(patterns, wanted, most)
+
+
+def _whole_patterns(patterns: Ints, wanted: Ints, most: int) -> Cut:
+    """How many GPUs get each pattern, by an integer program; where there are too few GPUs, large places are kept first."""
+    patterns = numpy.unique(patterns, axis=0)
     program = Program()
-    columns = program.add_columns(len(used), 1.0, whole=True)
+    columns = program.add_columns(len(patterns), 1.0, whole=True)
     # A missing place costs as much as the GPU of its own that it would need, and a little more for the large ones.
-    short = program.add_columns(patterns.shape[1], 1.0 + 1.0 / numpy.maximum(1, patterns.max(axis=0)), upper=wanted)
-    supply = program.add_rows(patterns.shape[1], wanted)
-    which, shape = numpy.nonzero(patterns[used])
-    program.add_entries(supply[shape], columns[which], patterns[used][which, shape])
+    short = program.add_columns(len(wanted), 1.0 + 1.0 / numpy.maximum(1, patterns.max(axis=0)), upper=wanted)
+    supply = program.add_rows(len(wanted), wanted)
+    which, shape = numpy.nonzero(patterns)
+    program.add_entries(supply[shape], columns[which], patterns[which, shape])
     program.add_entries(supply, short)
-    gpus = program.add_rows(1, upper=options.groups[group].size * options.groups[group].gpus)
-    program.add_entries(gpus, columns)
+    program.add_entries(program.add_rows(1, upper=most), columns)
     found = program.solve(PATTERNS)
-    counts = numpy.zeros(len(patterns), dtype=numpy.int64)
-    counts[used] = numpy.round(found.values[columns]).astype(numpy.int64)
-    missing = numpy.maximum(0, wanted.astype(numpy.int64) - counts @ patterns)
-    return counts, missing
+    return Cut(patterns, numpy.round(found.values[columns]).astype(numpy.int64))
+
+
+def _at_once(options: Options, amount: Ints, mine: Ints, wanted: Ints) -> Ints:
+    """By shape, as :attr:`Board.at_once`, for the replicas that really go to a group."""
+    found = numpy.full(len(wanted), MOST_AT_ONCE)
+    here = mine[amount[mine] > 0]
+    most = options.per_host[options.klass[here]] * wanted[options.shape[here]] / amount[here] / AT_ONCE_TO_SPARE
+    numpy.minimum.at(found, options.shape[here], numpy.clip(most, 1, MOST_AT_ONCE).astype(numpy.int64))
+    return found
+
+
+def _tailored(board: Board, wanted: Ints, at_once: Ints) -> tuple[Ints, Floats, Floats]:
+    """(patterns, GPUs of each, prices of the shapes) for one group alone, no GPU with more of a shape than ``at_once``."""
+    first = board.first_patterns()
+    shared = numpy.asarray([shape.mode == "shared" for shape in board.shapes])
+    first[:, shared] = numpy.minimum(first[:, shared], at_once[shared])
+    program = Program()
+    program.add_rows(len(wanted), wanted)
+    session = Session(program)
+    patterns: list[Ints] = []
+    for fresh in (first, *([None] * MOST_ROUNDS)):
+        if fresh is None:
+            pattern = board.best_shared(numpy.maximum(0.0, outcome.duals), at_once.tolist())
+            if pattern[0] <= 1.0 + PRICED_TO or any((pattern[1] == each).all() for each in patterns):
+                break
+            fresh = pattern[1][None, :]
+        which, shape = numpy.nonzero(fresh)
+        entries = (shape, which, fresh[which, shape].astype(float))
+        session.add_columns(numpy.ones(len(fresh)), numpy.full(len(fresh), numpy.inf), entries)
+        patterns += list(fresh)
+        outcome = session.solve()
+    used = outcome.values > NEARLY
+    return numpy.asarray(patterns)[used], outcome.values[used], numpy.maximum(0.0, outcome.duals)
+
+
+def _remainder(board: Board, missing: Ints, at_once: Ints, prices: Floats) -> Ints:
+    """Patterns, one GPU each, for the few places that whole numbers of the others leave out."""
+    missing = numpy.maximum(0, missing)
+    found: list[Ints] = []
+    mig = board.first_patterns()
+    mig = mig[(mig[:, [shape.mode == "shared" for shape in board.shapes]] == 0).all(axis=1)]
+    while missing.any():
+        worth, best = board.best_shared(numpy.where(missing > 0, prices + NEARLY, 0.0), numpy.minimum(missing, at_once).tolist())
+        offered = numpy.minimum(mig, missing) @ (prices + NEARLY) if len(mig) else numpy.zeros(0)
+        if len(mig) and offered.max() > worth:
+            best = numpy.minimum(mig[int(offered.argmax())], missing)
+        if not best.any():
+            break
+        found.append(best)
+        missing = missing - best
+    return numpy.asarray(found, dtype=numpy.int64).reshape(len(found), len(board.shapes))
