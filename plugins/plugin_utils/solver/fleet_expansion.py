@@ -81,7 +81,7 @@ class Dealer:
         # Places that stay free weigh nothing: the mean is over all of them.
         places = boards @ patterns
         mean *= (total / numpy.maximum(1.0, numpy.maximum(places, total)))[:, None]
-        self._patterns(patterns, boards, mean)
+        self._patterns(patterns, boards, mean, self._crowd(klass, shape, many))
         hosts, of = self._replicas(klass, shape, many, need, mean)
         return Dealt(klass[of], shape[of], hosts, self.slots, self.left, multi, several)
 
@@ -106,8 +106,15 @@ class Dealer:
                 number -= len(hosts)
         return found
 
-    def _patterns(self, patterns: Ints, boards: Ints, mean: Floats) -> None:
+    def _crowd(self, klass: Ints, shape: Ints, many: Ints) -> Floats:
+        """By shape, which part of the hosts the class that needs most hosts needs; 0 where it is a small one."""
+        found = numpy.zeros(self.shapes)
+        numpy.maximum.at(found, shape, many / numpy.maximum(1.0, self.options.per_host[klass] * float(self.group.size)))
+        return numpy.where(found > CROWDED, found, 0.0)
+
+    def _patterns(self, patterns: Ints, boards: Ints, mean: Floats, crowd: Floats) -> None:
         """Give every open GPU a pattern, or none."""
+        fair = boards @ patterns / self.group.size
         load = numpy.concatenate((patterns @ mean, numpy.zeros((1, 2))))
         counts = numpy.concatenate((boards, [max(0, int(self.open.sum()) - int(boards.sum()))]))
         average = counts @ load / max(1, counts.sum())
@@ -118,15 +125,19 @@ class Dealer:
             number, turn = int(counts[which]), 1
             held = numpy.zeros(self.group.size, dtype=numpy.int64)
             while number:
-                # Equal GPUs are spread over the hosts: the second one of a host waits until every host has its first; and no host is
-                # filled much sooner than the others, so that the last pattern can be spread as well.
-                hosts = numpy.flatnonzero((self.open > 0) & (held < turn) & (self.open >= self.open.max() - 1))
+                # Equal GPUs are spread over the hosts: the second one of a host waits until every host has its first.
+                hosts = numpy.flatnonzero((self.open > 0) & (held < turn))
                 if not len(hosts):
                     turn += 1
                     if turn > self.group.gpus:
                         break
                     continue
-                hosts = hosts[numpy.argsort(-(over[hosts] @ off[which]), kind="stable")[: self._share(number)]]
+                # No host is filled sooner than the others, so that the last pattern can be spread as well.
+                hosts = hosts[self.open[hosts] == self.open[hosts].max()]
+                score = over[hosts] @ off[which]
+                if which < len(patterns):
+                    score += (fair - self.slots[hosts].sum(axis=1)) @ (patterns[which] * crowd)
+                hosts = hosts[numpy.argsort(-score, kind="stable")[: self._share(number)]]
                 if which < len(patterns):
                     self.slots[hosts, used[hosts]] = patterns[which]
                     used[hosts] += 1
