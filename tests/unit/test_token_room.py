@@ -50,5 +50,3 @@ def test_a_cache_that_is_half_told_is_refused_with_its_line(cache: str) -> None:
         read_manifest("chat.yml", text)
     hint = "write kv_heads and head_dim, or kv_rank and rope_dim where it is compressed"
     assert str(caught.value) == f"chat.yml:9: model: it does not say what its KV cache holds; {hint}"
-        "chat.yml:9: model: it does not say what its KV cache holds; write kv_heads and head_dim, or kv_rank and rope_dim where it is compressed"
-    )

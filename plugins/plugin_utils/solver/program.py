@@ -180,5 +180,68 @@ class Program:
         return start, place % max(1, self.rows), total.astype(float)
 
 
+class Session:
+    """A linear program that stays open: columns are added and costs and bounds changed, and each solution begins where the last one ended.
+
+    ``program`` is what it begins with, whole numbers left out of account. Its rows are all that there will be.
+    """
+
+    def __init__(self, program: Program, limits: Limits | None = None) -> None:
+        """Open it. :raises SolverError: as :meth:`Program.solve` does."""
+        if highspy is None:
+            raise SolverError("highspy is not installed")
+        self._solver = highspy.Highs()
+        options = {
+            "output_flag": False,
+            "threads": 1,
+            "parallel": "off",
+            "random_seed": 0,
+            "simplex_iteration_limit": (limits or Limits()).iterations,
+            # primal simplex where the last solution is still feasible
+            "simplex_strategy": 0,
+            # Perturbed bounds are put right at the end of each run; where runs follow each other closely, this takes most of the time.
+            "primal_simplex_bound_perturbation_multiplier": 0.0,
+        }
+        for name, value in options.items():
+            if self._solver.setOptionValue(name, value) != highspy.HighsStatus.kOk:
+                raise SolverError(f"HiGHS does not know the option {name}")
+        self._heard(self._solver.passModel(program._model(None)))
+        self.columns, self.rows = program.columns, program.rows
+
+    def add_columns(self, cost: Floats, upper: Floats, entries: tuple[Ints, Ints, Floats]) -> Ints:
+        """More columns from 0 to ``upper``; ``entries``: (row, column from 0 among the new ones, value), no place twice. Their numbers."""
+        row, column, value = entries
+        order = numpy.lexsort((row, column))
+        start = numpy.searchsorted(column[order], numpy.arange(len(cost)))
+        lower = numpy.zeros(len(cost))
+        self._heard(self._solver.addCols(len(cost), cost, lower, upper, len(value), start, row[order], value[order]))
+        self.columns += len(cost)
+        return numpy.arange(self.columns - len(cost), self.columns)
+
+    def set_costs(self, cost: Floats) -> None:
+        """The costs of all columns."""
+        self._heard(self._solver.changeColsCost(self.columns, numpy.arange(self.columns, dtype=numpy.int32), cost))
+
+    def set_row(self, row: int, lower: float, upper: float) -> None:
+        """The bounds of a row."""
+        self._heard(self._solver.changeRowBounds(row, lower, upper))
+
+    def solve(self) -> Outcome:
+        """The best solution now. :raises SolverError: there is none, or it was not found within the limits."""
+        self._solver.run()
+        status = self._solver.getModelStatus()
+        if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty):
+            raise SolverError(f"HiGHS ended with '{self._solver.modelStatusToString(status)}'")
+        found = self._solver.getSolution()
+        objective = float(self._solver.getInfo().objective_function_value)
+        arrays = (numpy.asarray(part, dtype=float) for part in (found.col_value, found.row_dual, found.col_dual))
+        values, duals, reduced = arrays
+        return Outcome(values, objective, objective, duals, reduced, proven=True)
+
+    def _heard(self, status: t.Any) -> None:
+        if status == highspy.HighsStatus.kError:
+            raise SolverError("HiGHS refused a change of the program")
+
+
 def _joined(parts: list[Floats]) -> Floats:
     return numpy.concatenate(parts) if parts else numpy.zeros(0)

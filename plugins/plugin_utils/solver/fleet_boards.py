@@ -1,0 +1,222 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What one GPU of a kind can hold: the shapes that replicas have on it, and the patterns of shapes that fill it.
+
+A shape is ``whole``, a MIG profile, or (memory, compute) of a shared GPU in small units. MIG has a few dozen patterns that no other
+dominates, all known from the start; a shared GPU has too many, so that the best one for given prices is sought when it is wanted.
+"""
+
+from __future__ import annotations
+
+import math
+import typing as t
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile, name_parts
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns, patterns_of, undominated
+
+if t.TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Bools = NDArray[np.bool_]
+
+try:
+    import numpy
+except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
+    numpy = None  # type: ignore[assignment] # what is not there is None
+
+# Finer than this no shared GPU is divided: sizes that have no larger common measure are rounded up.
+FINEST_MEMORY, FINEST_COMPUTE = 192, 120
+# Compute shares are told to a thousandth.
+WHOLE_COMPUTE = 1000
+
+
+class Shape(t.NamedTuple):
+    """What a replica takes of a GPU. ``profile`` in mode mig, ``memory`` and ``compute`` (units of the board) in mode shared.
+
+    ``mib`` and ``worth`` (share of a GPU) are what a quota counts.
+    """
+
+    mode: str
+    profile: str
+    memory: int
+    compute: int
+    mib: int
+    worth: float
+
+
+@dataclass
+class Board:
+    """A kind of GPU: model, modes, and how it is shared. Shapes are added while classes are read; patterns are made when all are known.
+
+    ``unit``: (MiB, thousandths of compute) of a unit; ``room``: the units of a shared GPU; ``exact``: no size had to be rounded.
+    ``at_once``: by shape, how many of it one GPU should hold at most so that classes with few replicas on a host find hosts enough.
+    """
+
+    model: FleetModel
+    modes: tuple[str, ...]
+    clients: int
+    reserve_mib: int
+    shapes: list[Shape] = field(default_factory=list)
+    number: dict[Shape, int] = field(default_factory=dict)
+    unit: tuple[int, int] = (1, 1)
+    room: tuple[int, int] = (0, 0)
+    exact: bool = True
+    at_once: list[int] = field(default_factory=list)
+
+    def divide(self, asked: list[tuple[int, int]], *, up: bool = True) -> None:
+        """Choose the units for these (MiB, thousandths) of shared replicas; ``up``: round sizes up where that must be, else down."""
+        room = max(0, self.model.memory_mib - self.reserve_mib)
+        fitting = [(memory, compute) for memory, compute in asked if memory <= room and compute <= WHOLE_COMPUTE]
+        memory = math.gcd(*(each for each, _compute in fitting)) or 1
+        compute = math.gcd(*(each for _memory, each in fitting)) or WHOLE_COMPUTE
+        self.exact = room // memory <= FINEST_MEMORY and WHOLE_COMPUTE // compute <= FINEST_COMPUTE
+        memory = memory if room // memory <= FINEST_MEMORY else max(1, room // FINEST_MEMORY)
+        compute = compute if WHOLE_COMPUTE // compute <= FINEST_COMPUTE else WHOLE_COMPUTE // FINEST_COMPUTE
+        self.unit, self.room, self._up = (memory, compute), (room // memory, WHOLE_COMPUTE // compute), up
+
+    def shapes_for(self, one: FleetClass) -> list[int]:
+        """Numbers of the shapes that serve a class here; empty when none does."""
+        if one.not_models and self.model.name in one.not_models or one.models and self.model.name not in one.models:
+            return []
+        return [self._add(shape) for shape in self._shapes(one)]
+
+    def _add(self, shape: Shape) -> int:
+        if shape not in self.number:
+            self.number[shape] = len(self.shapes)
+            self.shapes.append(shape)
+        return self.number[shape]
+
+    def _shapes(self, one: FleetClass) -> list[Shape]:
+        if one.isolation == "exclusive" and "whole" in self.modes and one.memory_mib <= self.model.memory_mib:
+            return [Shape("whole", "", 0, 0, self.model.memory_mib, 1.0)]
+        if one.isolation == "slice" and "mig" in self.modes and self.model.geometry is not None:
+            return [_slice_shape(self.model.geometry, profile) for profile in smallest_profiles(self.model.geometry, one)]
+        if one.isolation == "shared" and "shared" in self.modes and self.clients:
+            return self._shared(one)
+        return []
+
+    def _shared(self, one: FleetClass) -> list[Shape]:
+        room, share = self.model.memory_mib - self.reserve_mib, thousandths(one.compute)
+        if one.memory_mib > room or share > WHOLE_COMPUTE:
+            return []
+        extra = (self.unit[0] - 1, self.unit[1] - 1) if self._up else (0, 0)
+        memory, compute = (max(1, one.memory_mib) + extra[0]) // self.unit[0], (share + extra[1]) // self.unit[1]
+        if memory > self.room[0] or compute > self.room[1]:
+            return []
+        worth = max(one.memory_mib / max(1, room), share / WHOLE_COMPUTE)
+        return [Shape("shared", "", max(memory, 1 if self._up else 0), compute, one.memory_mib, worth)]
+
+    _up: bool = True
+
+    def mig(self) -> tuple[Patterns, list[int]] | None:
+        """All states of this board with MIG and, for each of its profiles, the number of its shape (-1: none asks for it)."""
+        names = {shape.profile: number for number, shape in enumerate(self.shapes) if shape.mode == "mig"}
+        if not names or self.model.geometry is None:
+            return None
+        patterns = patterns_of(self.model.geometry, names)
+        return patterns, [names.get(profile.name, -1) for profile in patterns.profiles]
+
+    def first_patterns(self) -> Ints:
+        """Shape (patterns, shapes): whole; the MIG patterns that none dominates; a shared GPU full of each shape."""
+        found = []
+        for number, shape in enumerate(self.shapes):
+            if shape.mode == "whole":
+                found.append(self._only(number, 1))
+            elif shape.mode == "shared":
+                most = min(self.clients, self.room[0] // max(1, shape.memory), self.room[1] // max(1, shape.compute))
+                found.append(self._only(number, max(1, min(most, self.at_once[number]))))
+        mig = self.mig()
+        if mig is not None:
+            patterns, numbers = mig
+            asked = [column for column, number in enumerate(numbers) if number >= 0]
+            counts = numpy.unique(patterns.counts[:, asked], axis=0)
+            counts = counts[undominated(counts)]
+            wide = numpy.zeros((len(counts), len(self.shapes)), dtype=numpy.int64)
+            wide[:, [numbers[column] for column in asked]] = counts
+            found.append(wide)
+        return numpy.concatenate(found) if found else numpy.zeros((0, len(self.shapes)), dtype=numpy.int64)
+
+    def _only(self, number: int, count: int) -> Ints:
+        row = numpy.zeros((1, len(self.shapes)), dtype=numpy.int64)
+        row[0, number] = count
+        return row
+
+    def best_shared(self, prices: Floats, at_once: Sequence[int] | None) -> tuple[float, Ints]:
+        """(an upper bound of the value, a pattern) of the shared GPU that is worth most at ``prices`` of the shapes: a knapsack.
+
+        With no more of each shape than ``at_once`` says; None: as many as fit. Exact as long as the limit of clients does not bind; where it does, the
+        pattern loses its cheapest shapes and the bound stays.
+        """
+        most, share = self.room
+        value = numpy.zeros((most + 1, share + 1))
+        taken: list[tuple[int, int, Bools]] = []
+        for number, shape in enumerate(self.shapes):
+            if shape.mode != "shared" or prices[number] <= 1e-12:
+                continue
+            left = min(self.clients, most // max(1, shape.memory), share // max(1, shape.compute))
+            left = left if at_once is None else min(left, at_once[number])
+            part = 1
+            while left > 0:
+                # Any number up to the limit is a sum of these parts, each taken or not.
+                part = min(part, left)
+                memory, compute = part * shape.memory, part * shape.compute
+                offered = value[: most + 1 - memory, : share + 1 - compute] + part * prices[number]
+                before = value[memory:, compute:]
+                better = offered > before + 1e-12
+                numpy.copyto(before, offered, where=better)
+                taken.append((number, part, better))
+                left, part = left - part, part * 2
+        return float(value[-1, -1]), self._taken(taken, prices)
+
+    def _taken(self, taken: list[tuple[int, int, Bools]], prices: Floats) -> Ints:
+        """The pattern behind the best value."""
+        counts = numpy.zeros(len(self.shapes), dtype=numpy.int64)
+        at, left = self.room
+        for number, part, better in reversed(taken):
+            memory, compute = part * self.shapes[number].memory, part * self.shapes[number].compute
+            if at >= memory and left >= compute and better[at - memory, left - compute]:
+                counts[number] += part
+                at, left = at - memory, left - compute
+        over = int(counts.sum()) - self.clients
+        for number in numpy.argsort(prices, kind="stable").tolist():
+            gone = max(0, min(over, int(counts[number])))
+            counts[number] -= gone
+            over -= gone
+        return counts
+
+
+def thousandths(compute: float) -> int:
+    """A compute share in thousandths, rounded up, but for the noise of floating point."""
+    return math.ceil(compute * WHOLE_COMPUTE - 1e-6)
+
+
+def _slice_shape(geometry: Geometry, profile: Profile) -> Shape:
+    worth = max(profile.slices / geometry.compute_slices, profile.size / geometry.memory_slices)
+    return Shape("mig", profile.name, 0, 0, profile.memory_mib, worth)
+
+
+def smallest_profiles(geometry: Geometry, one: FleetClass) -> list[Profile]:
+    """The profiles that serve a class and that no other one replaces: taking less of the board, wherever this one may begin.
+
+    Without a name only plain profiles are meant; the engines of the others are left to who asks for them.
+    """
+    if one.profile is not None:
+        return [each for each in geometry.profiles if each.name == one.profile and each.memory_mib >= one.memory_mib]
+    enough = [
+        each
+        for each in geometry.profiles
+        if not name_parts(each.name)[2] and each.memory_mib >= one.memory_mib and each.slices >= one.compute * geometry.compute_slices - 1e-6
+    ]
+    enough.sort(key=lambda each: (each.slices, each.size, each.name))
+    found: list[Profile] = []
+    for each in enough:
+        if not any(other.slices <= each.slices and other.size <= each.size and set(other.starts) >= set(each.starts) for other in found):
+            found.append(each)
+    return found

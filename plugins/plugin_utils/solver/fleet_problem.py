@@ -1,0 +1,199 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the whole-fleet solver is asked and what it answers: many hosts, service classes with many equal replicas, quotas of teams.
+
+It plans a fleet on which nothing runs yet. Memory is in MiB, compute in shares of one GPU (0 to 1). Names are only names: they decide
+nothing but which of several equal hosts or classes comes first.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry
+
+MODE_OF = {"exclusive": "whole", "slice": "mig", "shared": "shared"}
+# More replicas of one class than this are a typing error.
+MOST_REPLICAS = 1_000_000
+
+
+@dataclass(frozen=True)
+class FleetModel:
+    """One kind of GPU. ``geometry`` is None without MIG."""
+
+    name: str
+    memory_mib: int
+    geometry: Geometry | None = None
+
+
+@dataclass(frozen=True)
+class FleetHost:
+    """One host with ``gpus`` equal GPUs, all of them free; ``cpus`` and ``ram_mib`` are what it may give to replicas.
+
+    ``modes``: of ``mig``, ``whole`` and ``shared``. A shared GPU serves at most ``clients`` replicas and keeps ``reserve_mib`` for itself.
+    """
+
+    name: str
+    model: str
+    gpus: int
+    cpus: float
+    ram_mib: int
+    modes: tuple[str, ...] = ("mig", "whole")
+    clients: int = 48
+    reserve_mib: int = 0
+
+
+@dataclass(frozen=True)
+class FleetClass:
+    """Equal replicas of one service. ``isolation``: ``exclusive`` (``count`` whole GPUs of one host), ``slice`` (MIG) or ``shared`` (MPS).
+
+    A replica needs ``memory_mib`` and ``compute`` of the GPU, ``cpus`` and ``ram_mib`` of the host. ``models``: the only ones allowed, all if
+    empty; ``not_models``: never these. ``profile``: this MIG profile and no other. ``max_per_host``: replicas on one host, None for any.
+    """
+
+    key: str
+    team: str
+    priority: int
+    replicas: int
+    isolation: str
+    memory_mib: int
+    compute: float = 0.0
+    count: int = 1
+    profile: str | None = None
+    models: tuple[str, ...] = ()
+    not_models: tuple[str, ...] = ()
+    cpus: float = 0.0
+    ram_mib: int = 0
+    max_per_host: int | None = None
+
+
+@dataclass(frozen=True)
+class FleetQuota:
+    """The most that a team may hold: GPU memory (of whole GPUs and slices all of it, of shared GPUs what was asked for), and whole GPUs' worth.
+
+    A slice is worth the greater of its shares in compute and memory slices; so is a place on a shared GPU in compute and memory.
+    """
+
+    team: str
+    memory_mib: int | None = None
+    gpus: float | None = None
+
+
+@dataclass(frozen=True)
+class FleetProblem:
+    """Everything that the solver is asked."""
+
+    models: tuple[FleetModel, ...]
+    hosts: tuple[FleetHost, ...]
+    classes: tuple[FleetClass, ...]
+    quotas: tuple[FleetQuota, ...] = ()
+
+
+# class, replica (from 0), host, GPU of the host (from 0), mode, profile ("" if not mig), memory slice where it starts (-1 if not mig).
+# A replica with several GPUs has one row for each.
+Row = tuple[str, int, str, int, str, str, int]
+
+
+@dataclass(frozen=True)
+class FleetAnswer:
+    """``rows``: where every served replica is, in order of class, replica and GPU. ``served`` and ``bound`` by priority, greatest first.
+
+    ``bound``: no plan that serves the priorities above at least as well serves more replicas of this one. ``opened``: GPUs in use;
+    no plan that serves as many of each priority uses fewer than ``opened_bound``. ``solver``: its name and version.
+    """
+
+    rows: list[Row]
+    served: dict[int, int]
+    bound: dict[int, float]
+    opened: int
+    opened_bound: float
+    solver: str | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def gaps(self) -> dict[str, float]:
+        """How far below its bound each objective may be, as a share: by priority as text, and ``opened``."""
+        found = {str(level): 1 - count / self.bound[level] if self.bound[level] > 0 else 0.0 for level, count in self.served.items()}
+        found["opened"] = 1 - self.opened_bound / self.opened if self.opened else 0.0
+        return {name: max(0.0, gap) for name, gap in found.items()}
+
+
+Kind = t.TypeVar("Kind")
+
+
+def read_problem(data: Mapping[str, t.Any]) -> FleetProblem:
+    """A problem from plain data: ``models``, ``hosts``, ``classes`` and ``quotas``, each a list of dicts with the fields of its type.
+
+    :raises FleetError: a field is missing or unknown, or the problem is not sound (see :func:`check`).
+    """
+    models = [dict(entry) for entry in data["models"]]
+    for entry in models:
+        if entry.get("geometry") is not None:
+            entry["geometry"] = Geometry.from_dict(entry["geometry"])
+    problem = FleetProblem(
+        _each(FleetModel, models),
+        _each(FleetHost, data["hosts"]),
+        _each(FleetClass, data["classes"]),
+        _each(FleetQuota, data.get("quotas", ())),
+    )
+    check(problem)
+    return problem
+
+
+def _each(kind: type[Kind], entries: Iterable[Mapping[str, t.Any]]) -> tuple[Kind, ...]:
+    lists = [entry.name for entry in fields(t.cast(t.Any, kind)) if str(entry.type).startswith("tuple")]
+    found = []
+    for entry in entries:
+        given = {**entry, **{name: tuple(entry[name]) for name in lists if name in entry}}
+        try:
+            found.append(kind(**given))
+        except TypeError as error:
+            raise FleetError(f"{kind.__name__} {entry.get('name') or entry.get('key') or entry.get('team')}: {error}") from error
+    return tuple(found)
+
+
+def check(problem: FleetProblem) -> None:
+    """Is the problem sound?
+
+    :raises FleetError: two of one name, an unknown model, isolation, mode or team, a negative number, or more replicas than anyone means.
+    """
+    _unique("model", [model.name for model in problem.models])
+    _unique("host", [host.name for host in problem.hosts])
+    _unique("class", [one.key for one in problem.classes])
+    _unique("quota of team", [quota.team for quota in problem.quotas])
+    models = {model.name for model in problem.models}
+    for host in problem.hosts:
+        if host.model not in models:
+            raise FleetError(f"host {host.name}: there is no model {host.model}")
+        if set(host.modes) - set(MODE_OF.values()):
+            raise FleetError(f"host {host.name}: its modes {', '.join(host.modes)} are not all of mig, whole and shared")
+        _positive(f"host {host.name}", gpus=host.gpus, cpus=host.cpus, ram_mib=host.ram_mib, clients=host.clients, reserve_mib=host.reserve_mib)
+    for one in problem.classes:
+        if one.isolation not in MODE_OF:
+            raise FleetError(f"class {one.key}: isolation {one.isolation} is none of {', '.join(MODE_OF)}")
+        _positive(f"class {one.key}", replicas=one.replicas, memory_mib=one.memory_mib, compute=one.compute, cpus=one.cpus, ram_mib=one.ram_mib)
+        _positive(f"class {one.key}", max_per_host=one.max_per_host or 0)
+        if one.replicas > MOST_REPLICAS:
+            raise FleetError(f"class {one.key}: {one.replicas:,} replicas are more than {MOST_REPLICAS:,}")
+        if one.count < 1 or (one.count > 1 and one.isolation != "exclusive"):
+            raise FleetError(f"class {one.key}: {one.count} GPUs a replica; only an exclusive one may have more than one")
+    for quota in problem.quotas:
+        _positive(f"quota of team {quota.team}", memory_mib=quota.memory_mib or 0, gpus=quota.gpus or 0)
+
+
+def _unique(what: str, names: list[str]) -> None:
+    known: set[str] = set()
+    for name in names:
+        if name in known:
+            raise FleetError(f"{what} {name} is there twice")
+        known.add(name)
+
+
+def _positive(whose: str, **numbers: float) -> None:
+    for name, number in numbers.items():
+        if not number >= 0:
+            raise FleetError(f"{whose}: {name} is {number}; it cannot be negative")

@@ -1,0 +1,229 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The whole fleet as a linear program over groups of equal hosts, solved priority by priority: how many of each class go where.
+
+Columns: replicas of a class at an option, and GPUs of a group with a pattern. Rows: the replicas asked for; of each shape in a group no more
+than its patterns supply; GPUs, CPU and RAM of a group; quotas. Each priority in turn is served as far as it goes and then held there; at the
+end as few GPUs as possible are opened. Supply is counted by shape and not by class, which keeps the program small.
+
+Shared GPUs have too many patterns to list: those that pay at the present prices are added until none does. What is still to be gained
+then is part of the bound, so that the bounds hold for every plan.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, Program, Session
+
+if t.TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+try:
+    import numpy
+except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
+    numpy = None  # type: ignore[assignment] # what is not there is None
+
+# Patterns of shared GPUs are sought until the bound could fall by less than this share, or so often.
+PRICED_TO, MOST_ROUNDS, LAST_ROUNDS = 1e-6, 80, 3
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One stage: no plan serves more than ``bound`` replicas (or opens fewer GPUs) if it serves the ``held`` ones of the stages before.
+
+    ``prices``: by how much the bound moves for each replica that an earlier stage serves less.
+    """
+
+    bound: float
+    held: dict[int, int]
+    prices: dict[int, float]
+
+    def given(self, served: dict[int, int]) -> float:
+        """The bound of a plan whose earlier stages serve only this much."""
+        return self.bound + sum(self.prices[level] * max(0, self.held[level] - served[level]) for level in self.held)
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxed:
+    """``amount``: replicas by option. ``patterns``: by group, shape (patterns, shapes); ``boards``: by group, GPUs of each pattern.
+
+    ``levels``: by priority; ``opened``: of the GPUs, whose bound is a least number.
+    """
+
+    amount: Floats
+    patterns: list[Ints]
+    boards: list[Floats]
+    levels: dict[int, Level]
+    opened: Level
+
+
+class FleetProgram:
+    """The linear program of one fleet, while it is being solved."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.rows = Rows(options)
+        program = Program()
+        program.add_rows(self.rows.count, lower=-numpy.inf, upper=self.rows.upper)
+        self.session = Session(program)
+        self.column_of = numpy.full(len(options.klass), -1, dtype=numpy.int64)
+        # (column, group, pattern) of each pattern's columns; known patterns of each board
+        self.pattern_columns: list[tuple[int, int, Ints]] = []
+        self.known: list[set[bytes]] = [set() for _board in options.boards]
+        self.is_pattern = numpy.zeros(0, dtype=bool)
+        for number, board in enumerate(options.boards):
+            self._add_patterns(number, board.first_patterns())
+
+    def solve(self) -> Relaxed:
+        """All stages, one after the other."""
+        options, levels, held = self.options, {}, {}
+        for level in options.levels:
+            self._add_options(numpy.flatnonzero(options.priority[options.klass] == level))
+            outcome, slack = self._priced(lambda wanted=level: self._served_cost(wanted))
+            reached = -outcome.objective
+            bound = float(numpy.floor(reached + slack + 1e-6))
+            levels[level] = Level(bound, dict(held), self._prices(outcome, held))
+            held[level] = int(numpy.floor(reached + 1e-6))
+            self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
+        outcome, slack = self._priced(lambda: self.is_pattern.astype(float))
+        prices = {level: -price for level, price in self._prices(outcome, held).items()}
+        opened = Level(float(numpy.ceil(outcome.objective - slack - 1e-6)), dict(held), prices)
+        return self._relaxed(outcome, levels, opened)
+
+    def _prices(self, outcome: Outcome, held: dict[int, int]) -> dict[int, float]:
+        return {level: max(0.0, float(outcome.duals[self.rows.level[level]])) for level in held}
+
+    def _served_cost(self, level: int) -> Floats:
+        cost = numpy.zeros(self.session.columns)
+        mine = numpy.flatnonzero(self.options.priority[self.options.klass] == level)
+        cost[self.column_of[mine]] = -1.0
+        return cost
+
+    def _priced(self, cost: Callable[[], Floats]) -> tuple[Outcome, float]:
+        """(the solution, how much better one with patterns not known yet could be)."""
+        opening = 0.0
+        for spread, rounds in ((True, MOST_ROUNDS), (False, LAST_ROUNDS)):
+            for _round in range(rounds):
+                self.session.set_costs(cost())
+                outcome = self.session.solve()
+                opening = float(cost()[self.pattern_columns[0][0]]) if self.pattern_columns else 0.0
+                slack, fresh = self._missing(outcome, opening, spread=spread)
+                if not fresh or slack <= PRICED_TO * max(1.0, abs(outcome.objective)):
+                    break
+                for board, patterns in fresh.items():
+                    self._add_patterns(board, numpy.asarray(patterns))
+        return outcome, self._missing(outcome, opening, spread=False)[0]
+
+    def _missing(self, outcome: Outcome, opening: float, *, spread: bool) -> tuple[float, dict[int, list[Ints]]]:
+        """(what unknown patterns could bring at most, those that would pay by board)."""
+        slack = 0.0
+        fresh: dict[int, dict[bytes, Ints]] = {}
+        for number, group in enumerate(self.options.groups):
+            board = self.options.boards[group.board]
+            first = self.rows.supply[number]
+            prices = numpy.maximum(0.0, -outcome.duals[first : first + len(board.shapes)])
+            worth, pattern = board.best_shared(prices, board.at_once if spread else None)
+            gain = worth - opening - max(0.0, -float(outcome.duals[self.rows.gpus + number]))
+            if gain > 1e-9:
+                slack += gain * group.size * group.gpus
+                if pattern.tobytes() not in self.known[group.board]:
+                    fresh.setdefault(group.board, {})[pattern.tobytes()] = pattern
+        return slack, {board: list(mine.values()) for board, mine in fresh.items()}
+
+    def _add_patterns(self, board: int, patterns: Ints) -> None:
+        """Columns for these patterns in all groups of a board."""
+        for pattern in patterns:
+            self.known[board].add(pattern.tobytes())
+        for number, group in enumerate(self.options.groups):
+            if group.board != board or not len(patterns):
+                continue
+            which, shape = numpy.nonzero(patterns)
+            many = numpy.arange(len(patterns))
+            rows = numpy.concatenate((self.rows.supply[number] + shape, numpy.full(len(patterns), self.rows.gpus + number)))
+            values = numpy.concatenate((-patterns[which, shape].astype(float), numpy.ones(len(patterns))))
+            upper = numpy.full(len(patterns), numpy.inf)
+            columns = self.session.add_columns(numpy.zeros(len(patterns)), upper, (rows, numpy.concatenate((which, many)), values))
+            self.pattern_columns += [(column, number, pattern) for column, pattern in zip(columns.tolist(), patterns, strict=True)]
+            self.is_pattern = numpy.concatenate((self.is_pattern, numpy.ones(len(columns), dtype=bool)))
+
+    def _add_options(self, mine: Ints) -> None:
+        """Columns for these options."""
+        if not len(mine):
+            return
+        rows, columns, values = self.rows.entries(mine)
+        self.column_of[mine] = self.session.add_columns(numpy.zeros(len(mine)), self.options.most[mine].astype(float), (rows, columns, values))
+        self.is_pattern = numpy.concatenate((self.is_pattern, numpy.zeros(len(mine), dtype=bool)))
+
+    def _relaxed(self, outcome: Outcome, levels: dict[int, Level], opened: Level) -> Relaxed:
+        patterns: list[list[Ints]] = [[] for _group in self.options.groups]
+        boards: list[list[float]] = [[] for _group in self.options.groups]
+        for column, group, pattern in self.pattern_columns:
+            patterns[group].append(pattern)
+            boards[group].append(max(0.0, float(outcome.values[column])))
+        return Relaxed(
+            amount=numpy.maximum(0.0, outcome.values[self.column_of]),
+            patterns=[numpy.asarray(each, dtype=numpy.int64) for each in patterns],
+            boards=[numpy.asarray(each, dtype=float) for each in boards],
+            levels=levels,
+            opened=opened,
+        )
+
+
+class Rows:
+    """Where each row of the program is, and its upper bound. Rows of groups, quotas and priorities have a first one and follow each other."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.demand, count = 0, len(options.classes)
+        self.supply: list[int] = []
+        for group in options.groups:
+            self.supply.append(count)
+            count += len(options.boards[group.board].shapes)
+        groups, quotas = len(options.groups), len(options.quotas)
+        self.gpus, self.cpus, self.ram = count, count + groups, count + 2 * groups
+        self.memory = count + 3 * groups
+        self.worth = self.memory + quotas
+        first = self.worth + quotas
+        self.level = {level: first + number for number, level in enumerate(options.levels)}
+        self.count = first + len(self.level)
+        self.upper = numpy.full(self.count, numpy.inf)
+        self.upper[: len(options.classes)] = options.replicas
+        self.upper[len(options.classes) : self.gpus] = 0.0
+        for number, group in enumerate(options.groups):
+            self.upper[self.gpus + number] = group.size * group.gpus
+            self.upper[self.cpus + number] = group.size * group.cpus
+            self.upper[self.ram + number] = group.size * group.ram
+        self.upper[self.memory : self.worth] = options.quota_memory
+        self.upper[self.worth : first] = options.quota_worth
+
+    def entries(self, mine: Ints) -> tuple[Ints, Ints, Floats]:
+        """(row, number in ``mine``, value) of the columns of these options."""
+        options = self.options
+        klass, group = options.klass[mine], options.group[mine]
+        number = numpy.arange(len(mine))
+        team = options.team[klass]
+        first = numpy.asarray(self.supply, dtype=numpy.int64)[group]
+        level_row = numpy.asarray([self.level[level] for level in options.priority[klass].tolist()], dtype=numpy.int64)
+        parts = [
+            (klass, numpy.ones(len(mine))),
+            (first + options.shape[mine], options.count[klass].astype(float)),
+            (self.cpus + group, options.cpus[klass]),
+            (self.ram + group, options.ram[klass]),
+            (numpy.where(team >= 0, self.memory + team, -1), options.memory[mine]),
+            (numpy.where(team >= 0, self.worth + team, -1), options.worth[mine]),
+            (level_row, numpy.ones(len(mine))),
+        ]
+        rows = numpy.concatenate([row for row, _value in parts])
+        values = numpy.concatenate([value for _row, value in parts])
+        columns = numpy.tile(number, len(parts))
+        kept = (rows >= 0) & (values != 0)
+        return rows[kept], columns[kept], values[kept]

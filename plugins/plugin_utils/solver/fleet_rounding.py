@@ -1,0 +1,185 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From the whole fleet's linear program to whole numbers: replicas by option, and GPUs by pattern that have room for them.
+
+A vertex of the program has few broken numbers: only they, and the room that is left beside the others, are decided by small integer programs.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import AT_ONCE_TO_SPARE, MOST_AT_ONCE, Options
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import MOST_ROUNDS, PRICED_TO, Relaxed, Rows
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, Session, SolverError
+
+if t.TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+try:
+    import numpy
+except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
+    numpy = None  # type: ignore[assignment] # what is not there is None
+
+NEARLY = 1e-6
+# How far from its broken value a number may be rounded.
+REACH = 2
+ROUNDING = Limits(gap=0.0, nodes=300)
+PATTERNS = Limits(gap=0.0, nodes=200)
+
+
+def rounded(options: Options, relaxed: Relaxed) -> Ints:
+    """Whole replicas by option, within every row of the linear program: as many of the first priority as possible, then of the next."""
+    best = numpy.floor(relaxed.amount + NEARLY).astype(numpy.int64)
+    broken = numpy.flatnonzero(relaxed.amount - best > NEARLY)
+    priority = options.priority[options.klass]
+    held: dict[int, int] = {}
+    for level in options.levels:
+        if (priority[broken] == level).any():
+            try:
+                best = _round_level(options, relaxed, best, broken, (level, held))
+            except SolverError:
+                # Not found within the limits: what is there already is within every row.
+                pass
+        held[level] = int(best[priority == level].sum())
+    return best
+
+
+def _round_level(options: Options, relaxed: Relaxed, known: Ints, broken: Ints, stage: tuple[int, dict[int, int]]) -> Ints:
+    """The broken numbers anew, so that most of this level are served while the levels before keep what they have."""
+    level, held = stage
+    rows = Rows(options)
+    priority = options.priority[options.klass]
+    lower = numpy.maximum(0.0, numpy.floor(relaxed.amount[broken]) - REACH)
+    upper = numpy.minimum(options.most[broken], numpy.ceil(relaxed.amount[broken]) + REACH)
+    program = Program()
+    columns = program.add_columns(len(broken), -(priority[broken] == level).astype(float), lower, upper, whole=True)
+    rest = known.astype(float)
+    rest[broken] = 0.0
+    fixed = numpy.flatnonzero(rest)
+    row, column, value = rows.entries(fixed)
+    room = rows.upper - numpy.bincount(row, weights=value * rest[fixed][column], minlength=rows.count)
+    least = numpy.full(rows.count, -numpy.inf)
+    for above, number in held.items():
+        least[rows.level[above]] = number - rest[priority == above].sum()
+    program.add_rows(rows.count, least, room)
+    row, column, value = rows.entries(broken)
+    program.add_entries(row, columns[column], value)
+    for group, (patterns, boards) in enumerate(zip(relaxed.patterns, relaxed.boards, strict=True)):
+        used = numpy.flatnonzero(boards > NEARLY)
+        if len(used):
+            more = program.add_columns(len(used))
+            which, shape = numpy.nonzero(patterns[used])
+            program.add_entries(rows.supply[group] + shape, more[which], -patterns[used][which, shape])
+            program.add_entries(rows.gpus + group, more)
+    found = program.solve(ROUNDING)
+    best = known.copy()
+    best[broken] = numpy.round(found.values[columns]).astype(numpy.int64)
+    return best
+
+
+class Cut(t.NamedTuple):
+    """GPUs of one group: ``boards``, how many get each of ``patterns``, shape (patterns, shapes)."""
+
+    patterns: Ints
+    boards: Ints
+
+
+def cut(options: Options, relaxed: Relaxed, amount: Ints, group: int) -> Cut:
+    """Patterns with a place for all of these replicas of a group, on as few GPUs as possible and never more than it has.
+
+    Seldom one or two places are missing.
+    """
+    patterns, boards = relaxed.patterns[group], relaxed.boards[group]
+    mine = numpy.flatnonzero(options.group == group)
+    wanted = numpy.zeros(patterns.shape[1], dtype=numpy.int64)
+    numpy.add.at(wanted, options.shape[mine], amount[mine] * options.count[options.klass[mine]])
+    if not wanted.any():
+        return Cut(patterns[:0], boards[:0].astype(numpy.int64))
+    used = boards > NEARLY
+    patterns, boards = patterns[used], boards[used]
+    board = options.boards[options.groups[group].board]
+    at_once = _at_once(options, amount, mine, wanted)
+    prices = numpy.asarray([shape.worth for shape in board.shapes])
+    if (patterns > at_once).any() and any(shape.mode == "shared" for shape in board.shapes):
+        patterns, boards, prices = _tailored(board, wanted, at_once)
+    most = options.groups[group].size * options.groups[group].gpus
+    whole = numpy.floor(boards + NEARLY).astype(numpy.int64)
+    rest = _remainder(board, wanted - whole @ patterns, at_once, prices)
+    patterns, whole = numpy.concatenate((patterns, rest)), numpy.concatenate((whole, numpy.ones(len(rest), dtype=numpy.int64)))
+    if whole.sum() <= min(most, numpy.ceil(boards.sum() - NEARLY)):
+        return Cut(patterns, whole)
+    return _whole_patterns(patterns, wanted, most)
+
+
+def _whole_patterns(patterns: Ints, wanted: Ints, most: int) -> Cut:
+    """How many GPUs get each pattern, by an integer program; where there are too few GPUs, large places are kept first."""
+    patterns = numpy.unique(patterns, axis=0)
+    program = Program()
+    columns = program.add_columns(len(patterns), 1.0, whole=True)
+    # A missing place costs as much as the GPU of its own that it would need, and a little more for the large ones.
+    short = program.add_columns(len(wanted), 1.0 + 1.0 / numpy.maximum(1, patterns.max(axis=0)), upper=wanted)
+    supply = program.add_rows(len(wanted), wanted)
+    which, shape = numpy.nonzero(patterns)
+    program.add_entries(supply[shape], columns[which], patterns[which, shape])
+    program.add_entries(supply, short)
+    program.add_entries(program.add_rows(1, upper=most), columns)
+    found = program.solve(PATTERNS)
+    return Cut(patterns, numpy.round(found.values[columns]).astype(numpy.int64))
+
+
+def _at_once(options: Options, amount: Ints, mine: Ints, wanted: Ints) -> Ints:
+    """By shape, as :attr:`Board.at_once`, for the replicas that really go to a group."""
+    found = numpy.full(len(wanted), MOST_AT_ONCE)
+    here = mine[amount[mine] > 0]
+    most = options.per_host[options.klass[here]] * wanted[options.shape[here]] / amount[here] / AT_ONCE_TO_SPARE
+    numpy.minimum.at(found, options.shape[here], numpy.clip(most, 1, MOST_AT_ONCE).astype(numpy.int64))
+    return found
+
+
+def _tailored(board: Board, wanted: Ints, at_once: Ints) -> tuple[Ints, Floats, Floats]:
+    """(patterns, GPUs of each, prices of the shapes) for one group alone, no GPU with more of a shape than ``at_once``."""
+    first = board.first_patterns()
+    shared = numpy.asarray([shape.mode == "shared" for shape in board.shapes])
+    first[:, shared] = numpy.minimum(first[:, shared], at_once[shared])
+    program = Program()
+    program.add_rows(len(wanted), wanted)
+    session = Session(program)
+    patterns: list[Ints] = []
+    for fresh in (first, *([None] * MOST_ROUNDS)):
+        if fresh is None:
+            pattern = board.best_shared(numpy.maximum(0.0, outcome.duals), at_once.tolist())
+            if pattern[0] <= 1.0 + PRICED_TO or any((pattern[1] == each).all() for each in patterns):
+                break
+            fresh = pattern[1][None, :]
+        which, shape = numpy.nonzero(fresh)
+        entries = (shape, which, fresh[which, shape].astype(float))
+        session.add_columns(numpy.ones(len(fresh)), numpy.full(len(fresh), numpy.inf), entries)
+        patterns += list(fresh)
+        outcome = session.solve()
+    used = outcome.values > NEARLY
+    return numpy.asarray(patterns)[used], outcome.values[used], numpy.maximum(0.0, outcome.duals)
+
+
+def _remainder(board: Board, missing: Ints, at_once: Ints, prices: Floats) -> Ints:
+    """Patterns, one GPU each, for the few places that whole numbers of the others leave out."""
+    missing = numpy.maximum(0, missing)
+    found: list[Ints] = []
+    mig = board.first_patterns()
+    mig = mig[(mig[:, [shape.mode == "shared" for shape in board.shapes]] == 0).all(axis=1)]
+    while missing.any():
+        worth, best = board.best_shared(numpy.where(missing > 0, prices + NEARLY, 0.0), numpy.minimum(missing, at_once).tolist())
+        offered = numpy.minimum(mig, missing) @ (prices + NEARLY) if len(mig) else numpy.zeros(0)
+        if len(mig) and offered.max() > worth:
+            best = numpy.minimum(mig[int(offered.argmax())], missing)
+        if not best.any():
+            break
+        found.append(best)
+        missing = missing - best
+    return numpy.asarray(found, dtype=numpy.int64).reshape(len(found), len(board.shapes))
