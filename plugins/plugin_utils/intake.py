@@ -119,6 +119,7 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
         sharing=tuple(sorted(set(policy.fleet_sharing))),
         shared_max=policy.fleet_shared_max,
         shared_reserve_mib=policy.fleet_shared_reserve,
+        shared_compute=policy.fleet_shared_compute,
         capacity=_capacity(sensed, policy),
         ports=policy.fleet_ports,
         listening=frozenset(sensed.get("ports_listening") or ()),

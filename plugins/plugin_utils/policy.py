@@ -257,6 +257,7 @@ class Policy(Strict):
     fleet_sharing: list[Sharing] = Field(default=["time-slice"])
     fleet_shared_max: t.Annotated[Number, Field(ge=1, le=64)] = 4
     fleet_shared_reserve: Size = 1024
+    fleet_shared_compute: float = Field(default=1.0, ge=1, le=10)
     fleet_gpu_layouts: list[Layout] = Field(default_factory=list)
     fleet_cordoned_gpus: list[GpuName] = Field(default_factory=list)
     fleet_capacity: Capacity = Field(default_factory=Capacity)

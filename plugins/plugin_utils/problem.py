@@ -150,6 +150,7 @@ class Host:
     sharing: tuple[str, ...] = (TIME_SLICE,)
     shared_max: int = 4
     shared_reserve_mib: int = 1024
+    shared_compute: float = 1.0
     capacity: Resources = Resources(None, None, None, None)
     ports: tuple[int, ...] = tuple(range(18000, 19000))
     listening: frozenset[int] = frozenset()

@@ -43,7 +43,7 @@ class GpuState:
         self.owners: dict[Slice, str] = {}
         self.tenants: list[str] = []
         self.memory_free = gpu.memory_mib - host.shared_reserve_mib
-        self.compute_free = 1.0
+        self.compute_free = host.shared_compute
         self.replicas: dict[str, int] = {}
         self.fixed, self.spare, self.reusable = self._slices()
         self._found = (self.spare, self.reusable)

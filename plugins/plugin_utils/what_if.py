@@ -214,7 +214,7 @@ def _more(problem: Problem, catalogue: Catalogue, kind: _Kind, gpus: int, name: 
     )
     more: dict[str, t.Any] = {}
     if like is not None:
-        names = ("modes", "sharing", "shared_max", "shared_reserve_mib", "ports")
+        names = ("modes", "sharing", "shared_max", "shared_reserve_mib", "shared_compute", "ports")
         more = {field: getattr(like, field) for field in names}
     capacity = Resources(kind.cpus, kind.memory, None, None)
     return [

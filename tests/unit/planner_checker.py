@@ -202,7 +202,7 @@ class _Judge:
             if ways == {"mps"} and len(sharing) > gpu.mps_clients:
                 self.wrong.append(f"{name} {gpu.uuid}: more clients than MPS serves")
             full = sum(need.memory_mib for need in sharing) > gpu.memory_mib - host.shared_reserve_mib
-            if full or len(sharing) > host.shared_max or sum(need.compute or 0 for need in sharing) > 1 + 1e-6:
+            if full or len(sharing) > host.shared_max or sum(need.compute or 0 for need in sharing) > host.shared_compute + 1e-6:
                 self.wrong.append(f"{name} {gpu.uuid}: shared by more than it can hold")
 
     # Who has no place could not have had one.
@@ -377,7 +377,7 @@ class _Judge:
                 return False
             memory = sum(other.memory_mib for other in sharing) + need.memory_mib
             compute = sum(other.compute or 0 for other in sharing) + (need.compute or 0)
-            return len(there) < host.shared_max and memory <= gpu.memory_mib - host.shared_reserve_mib and compute <= 1
+            return len(there) < host.shared_max and memory <= gpu.memory_mib - host.shared_reserve_mib and compute <= host.shared_compute
         return gpu.geometry is not None and self._slice_has_room(gpu, need, [place.slice for place in there])
 
     def _slice_has_room(self, gpu: t.Any, need: t.Any, owned: list[t.Any]) -> bool:

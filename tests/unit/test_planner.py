@@ -254,14 +254,16 @@ def test_sharers_never_get_more_memory_than_there_is_less_the_reserve() -> None:
     assert not fits(16001)
 
 
-def test_sharers_never_get_more_compute_than_there_is() -> None:
-    def fits(compute: float) -> bool:
-        world = host(l40s(0), modes=("shared",))
+def test_sharers_never_get_more_compute_than_may_be_promised() -> None:
+    def fits(compute: float, promised: float = 1.0) -> bool:
+        world = host(l40s(0), modes=("shared",), shared_compute=promised)
         wanted = [need("aa", "shared", 9000, compute=0.7), need("bb", "shared", 8000, compute=compute)]
         return len(plan(problem([world], wanted))) == 2
 
     assert fits(0.3)
     assert not fits(0.31)
+    assert fits(0.8, 1.5)
+    assert not fits(0.81, 1.5)
 
 
 def test_the_fullest_shared_gpu_is_filled_first() -> None:

@@ -63,9 +63,15 @@ def test_what_is_not_known_is_not_limited() -> None:
 
 def test_the_rest_of_policy_is_taken_over() -> None:
     found = sensed(
-        facts(), fleet_gpu_modes=["shared", "mig", "shared"], fleet_shared_max=2, fleet_shared_reserve="2 GiB", fleet_ports="20000-20001"
+        facts(),
+        fleet_gpu_modes=["shared", "mig", "shared"],
+        fleet_shared_max=2,
+        fleet_shared_reserve="2 GiB",
+        fleet_shared_compute=2,
+        fleet_ports="20000-20001",
     )
     assert (found.modes, found.shared_max, found.shared_reserve_mib, found.ports) == (("mig", "shared"), 2, 2048, (20000, 20001))
+    assert found.shared_compute == 2
 
 
 def test_a_gpu_is_known_by_uuid_address_board_and_instances() -> None:

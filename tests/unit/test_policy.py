@@ -40,6 +40,7 @@ def test_everything_can_be_said() -> None:
         fleet_gpu_modes=["shared"],
         fleet_shared_max=2,
         fleet_shared_reserve="2 GiB",
+        fleet_shared_compute=1.5,
         fleet_gpu_layouts=[{"gpu": 0, "mode": "mig", "slices": ["1g.10gb@4"]}, {"gpu": "0000:07:00.0", "mode": "whole"}, VGPU],
         fleet_cordoned_gpus=[1, "GPU-x"],
         fleet_capacity={"cpus": 8, "memory": "64 GiB"},
@@ -56,6 +57,7 @@ def test_everything_can_be_said() -> None:
         "scheduler": {"policy": "best-effort"},
     }
     assert (found.fleet_shared_reserve, found.fleet_capacity.memory, found.fleet_reserve.cpus) == (2048, 65536, 0)
+    assert found.fleet_shared_compute == 1.5
     assert found.fleet_ports == (80, 20000, 20001)
     assert found.fleet_cordoned_gpus == [1, "GPU-x"]
 

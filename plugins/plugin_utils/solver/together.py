@@ -352,7 +352,7 @@ def _classes(hosts: Sequence[HostState], kinds: Sequence[Kind]) -> list[HostClas
     found: dict[t.Any, list[HostState]] = {}
     for host in hosts:
         one = host.host
-        policy = (one.environment, one.modes, one.sharing, one.shared_max, one.shared_reserve_mib)
+        policy = (one.environment, one.modes, one.sharing, one.shared_max, one.shared_reserve_mib, one.shared_compute)
         # The gate speaks of hosts by name.
         gate = one.name if any(name == one.name for name, _board in barred) else ""
         content = tuple(sorted(Counter(map(_likeness, host.gpus)).items(), key=repr))
