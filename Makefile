@@ -199,7 +199,8 @@ mutation: $(DEV) $(COLLECTIONS) simulator ## mutants of MIG, geometry and the pl
 	@$(PY) tests/tools/mutation.py --jobs $(JOBS)
 
 .PHONY: bench
-bench: $(RUN) $(COLLECTIONS) simulator ## time per host of gpu_info and a no-op mig beside ping, and of the compatibility gate, into build/bench
+bench: $(RUN) $(COLLECTIONS) simulator ## the planner, the compatibility gate, gpu_info and a no-op mig, each beside a baseline, into build/bench; QUICK=--quick
+	@$(PY) tests/bench/planner/run.py $(QUICK)
 	@$(PY) tests/bench/gate.py
 	@$(PY) tests/bench/bench.py
 
