@@ -27,7 +27,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
     Unplaced,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import COSTS, OF_THE_NEED, SELF, Edit, Option, Scene, Spot
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import COSTS, OF_THE_NEED, SELF, Edit, Option, Scene, Spot, with_value
 
 #: How many changes are tried for one service before a host is added.
 TRIES: t.Final = 8
@@ -82,10 +82,10 @@ def edited(problem: Problem, edits: Iterable[Edit]) -> Problem:
     """The problem with these values in place of the old ones."""
     for part, name, field, value in edits:
         if part == "service":
-            needs = tuple(replace(need, **{field: value}) if need.service == name else need for need in problem.needs)
+            needs = tuple(with_value(need, field, value) if need.service == name else need for need in problem.needs)
             problem = replace(problem, needs=needs)
         elif part == "host":
-            hosts = tuple(replace(host, **{field: value}) if host.name == name else host for host in problem.hosts)
+            hosts = tuple(with_value(host, field, value) if host.name == name else host for host in problem.hosts)
             problem = replace(problem, hosts=hosts)
         elif part == "gpu":
             problem = replace(problem, hosts=tuple(_with_gpu(host, name, field, value) for host in problem.hosts))
@@ -226,26 +226,31 @@ class _Search:
             return "host down", []
         scene, number = self._scene_of(need, replicas[0])
         spots = scene.spots(need, f"{need.service}-{number}")
-        if not spots:
-            return "no GPU" if not any(host.gpus for host in hosts) else "in use", []
         found = [(spot.cause, _combined(spot, choice)) for spot in spots[:4] for choice in _choices(spot)]
-        nearest = min(spots, key=lambda spot: (any(blocker.cause in OF_THE_NEED for blocker in spot.blockers), spot.rank))
-        cause = nearest.cause if nearest.blockers else self._site_cause(need)
+        cause = self._binding(need, spots)
         if cause in ("in use", "priority", "lease") and self.now.moves < 8:
             found.append((cause, Option("moves", COSTS["moves"], "", (Edit("fleet", "", "moves", 8),))))
-        if not spots[0].blockers:
+        if spots and not spots[0].blockers:
             found += [(cause, option) for option in self._site_options(need)]
         if need.replicas > 1 and need.rules.all_or_nothing:
             text = f"let some replicas of {need.service} run without the others ('all_or_nothing')"
-            rules = replace(need.rules, all_or_nothing=False)
-            found.append(("group", Option("replicas", COSTS["replicas"], text, (Edit("service", need.service, "rules", rules),))))
+            alone = Edit("service", need.service, "rules.all_or_nothing", False)
+            found.append(("group", Option("replicas", COSTS["replicas"], text, (alone,))))
         return cause, sorted(found, key=lambda each: (each[1].cost, each[1].text))
+
+    def _binding(self, need: Need, spots: Sequence[Spot]) -> str:
+        """The cause at the place that is nearest to being right: one on a GPU of the right kind, if there is any."""
+        if not spots:
+            gpus = any(host.gpus for host in self.now.hosts if host.environment == need.environment)
+            return "in use" if gpus else "no GPU"
+        nearest = min(spots, key=lambda spot: (any(blocker.cause in OF_THE_NEED for blocker in spot.blockers), spot.rank))
+        return nearest.cause if nearest.blockers else self._site_cause(need)
 
     def _scene_of(self, need: Need, number: int) -> tuple[Scene, int]:
         """The fleet as the replica finds it; for a group that has no place as a whole, as the first finds it that is one too many."""
         if not need.rules.all_or_nothing or need.replicas == 1:
             return self.scene, number
-        single = Edit("service", need.service, "rules", replace(need.rules, all_or_nothing=False))
+        single = Edit("service", need.service, "rules.all_or_nothing", False)
         problem = edited(self._reduced(need, None), [single])
         solution = self._plan(problem)
         missing = [] if solution is None else [each.replica for each in solution.unplaced if each.service == need.service]
@@ -526,13 +531,17 @@ def _named(option: Option, service: str) -> Option:
     return option._replace(edits=edits)
 
 
-def _combined(spot: Spot, options: Sequence[Option]) -> Option:
-    """All that has to be done for one place, as one option, under the name of the dearest."""
+def _combined(spot: Spot, choice: Sequence[Option]) -> Option:
+    """All that has to be done for one place, as one option, under the name of the dearest. What a later one does again is left out."""
+    options: list[Option] = []
+    known: set[tuple[str, str, str]] = set()
+    for option in reversed(choice):
+        touched = {edit[:3] for edit in option.edits}
+        if not touched <= known:
+            options.insert(0, option)
+            known |= touched
     dearest = max(options, key=lambda option: (option.cost, option.text))
-    edits: list[Edit] = []
-    for edit in (edit for option in options for edit in option.edits):
-        if edit not in edits:
-            edits.append(edit)
+    edits = tuple(edit for option in options for edit in option.edits)
     lost = tuple(sorted({name for option in options for name in option.lost}))
     text = "; and ".join(dict.fromkeys(option.text for option in options))
-    return Option(dearest.kind, sum(option.cost for option in options), text, tuple(edits), lost, spot.host)
+    return Option(dearest.kind, sum(option.cost for option in options), text, edits, lost, spot.host)

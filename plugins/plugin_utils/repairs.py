@@ -92,7 +92,7 @@ SELF: t.Final = ""
 
 class Edit(t.NamedTuple):
     """One value that becomes another. ``part``: service, host, gpu or fleet; ``name``: whose (a GPU's UUID, '' for the fleet);
-    ``field``: as the problem's types have it, or ``hosts`` of the fleet, whose ``value`` are hosts that come."""
+    ``field``: as the problem's types have it (``rules.apart``), or ``hosts`` of the fleet, whose ``value`` are hosts that come."""
 
     part: str
     name: str
@@ -246,14 +246,11 @@ class Scene:
         floor = 0.1 if kind == "cpus" else 1
         if have >= floor:
             left = have if kind == "cpus" else int(have)
-            values: dict[str, t.Any] = {kind: left}
-            less = replace(need.resources, **values)
             text = f"ask for {amount(kind, left)} in place of {amount(kind, want)}: {host.host.name} has no more left"
-            yield _option("resources", text, Edit("service", need.service, "resources", less), more=1 - left / want)
-        capacity = host.host.capacity
-        grown = replace(capacity, **{kind: round(getattr(capacity, kind) + want - have, 6)})
+            yield _option("resources", text, Edit("service", need.service, f"resources.{kind}", left), more=1 - left / want)
+        grown = round(getattr(host.host.capacity, kind) + want - have, 6)
         text = f"free {amount(kind, round(want - have, 6))} on {host.host.name}, or give it so much more"
-        yield _option("capacity", text, Edit("host", host.host.name, "capacity", grown), more=(want - have) / max(want, 1))
+        yield _option("capacity", text, Edit("host", host.host.name, f"capacity.{kind}", grown), more=(want - have) / max(want, 1))
 
     def _port_options(self, host: HostState, need: Need, refusal: str) -> Iterator[Option]:
         asked = tuple((port, None) for port, _number in need.ports)
@@ -273,17 +270,18 @@ class Scene:
         if rules.max_per_host is not None and host.replicas.get(service, 0) >= rules.max_per_host:
             more = host.replicas[service] + 1
             text = f"raise its 'max_per_host' to {more}"
-            yield Blocker("spread", (_option("spread", text, _rules(need, max_per_host=more)),))
+            yield Blocker("spread", (_option("spread", text, Edit("service", service, "rules.max_per_host", more)),))
         against = [other for other in there if other in rules.apart or service in self._rules_of(other).apart]
         if against:
-            edits = [_rules(need, apart=tuple(other for other in rules.apart if other not in against))]
-            said = [self.needs[other] for other in against if service in self._rules_of(other).apart]
-            edits += [_rules(other, apart=tuple(each for each in other.rules.apart if each != service)) for other in said]
+            edits = [Edit("service", service, "rules.apart", tuple(other for other in rules.apart if other not in against))]
+            for other in against:
+                said = self._rules_of(other).apart
+                edits += [Edit("service", other, "rules.apart", tuple(each for each in said if each != service))] if service in said else []
             text = f"let it be on one host with {' and '.join(against)} ('apart')"
             yield Blocker("apart", (_option("apart", text, *edits, more=len(against) / 10),))
         if rules.together and not any(other in rules.together for other in there):
             text = f"let it be on a host without {' or '.join(rules.together)} ('together')"
-            yield Blocker("together", (_option("together", text, _rules(need, together=())),))
+            yield Blocker("together", (_option("together", text, Edit("service", service, "rules.together", ())),))
 
     def _rules_of(self, service: str) -> Rules:
         return self.needs[service].rules if service in self.needs else Rules()
@@ -311,14 +309,17 @@ class Scene:
         return self._ways[key]
 
 
-def _rules(need: Need, **values: t.Any) -> Edit:
-    return Edit("service", need.service, "rules", replace(need.rules, **values))
+def with_value(thing: t.Any, field: str, value: t.Any) -> t.Any:
+    """The frozen dataclass with another value of a field, or of a field of a field (``rules.apart``)."""
+    first, _dot, rest = field.partition(".")
+    return replace(thing, **{first: with_value(getattr(thing, first), rest, value) if rest else value})
 
 
 def eased(need: Need, edits: Iterable[Edit]) -> Need:
     """The need as these edits make it."""
-    values = {edit.field: edit.value for edit in edits if edit.part == "service" and edit.name == need.service}
-    return replace(need, **values)
+    for edit in edits:
+        need = with_value(need, edit.field, edit.value) if (edit.part, edit.name) == ("service", need.service) else need
+    return need
 
 
 def _merged(blockers: Iterable[Blocker]) -> tuple[Blocker, ...]:
@@ -357,7 +358,9 @@ class _Look:
         per_gpu = self.need.rules.max_per_gpu
         if per_gpu is not None and self.state.replicas.get(self.need.service, 0) >= per_gpu:
             text = f"raise its 'max_per_gpu' to {per_gpu + 1}"
-            found.append(Blocker("spread", (_option("spread", text, _rules(self.need, max_per_gpu=per_gpu + 1)),)))
+            found.append(
+                Blocker("spread", (_option("spread", text, Edit("service", self.need.service, "rules.max_per_gpu", per_gpu + 1)),))
+            )
         used = self._used()
         if used is not None:
             if not used.options:
