@@ -27,7 +27,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
     Unplaced,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import COSTS, OF_THE_NEED, SELF, Edit, Option, Scene, Spot, with_value
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, OF_THE_NEED, SELF, Edit, Option, Spot, with_value
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 
 #: How many changes are tried for one service before a host is added.
 TRIES: t.Final = 8
@@ -60,7 +61,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Why a replica has no place, in a word of :data:`repairs.CAUSES`, and the cheapest changes, each of which would give it one."""
+    """Why a replica has no place, in a word of :data:`repair_kinds.CAUSES`, and the cheapest changes, each of which would give it one."""
 
     service: str
     replica: int
