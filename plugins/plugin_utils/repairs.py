@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import take
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Problem, Resources, Rules, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     SELF,
@@ -56,14 +57,7 @@ class Scene:
         if host is None or need is None:
             return
         states = host.usable(place.gpus)
-        for state in states:
-            if place.slice is not None:
-                state.take_slice(place.name, place.service, place.slice)
-            elif place.mode == "shared":
-                state.take_share(place.name, place.service, need.memory_mib, need.compute or 0, place.sharing)
-            else:
-                state.take_whole(place.name, place.service)
-        if states:
+        if states and take(need, place, states):
             host.seat(need, place)
 
     def hard_to_ask(self, name: str) -> int:
