@@ -41,6 +41,8 @@ MANY: t.Final = 24
 MOST_GPUS: t.Final = 64
 #: Kinds that may need any host of the fleet, and not only the one where the place is.
 _WIDE: t.Final = frozenset({"moves", "preemption", "priority", "quota", "replicas"})
+# What may be in the way of many GPUs at once.
+_OF_GPUS: t.Final = frozenset({"drain", "cordon", "lost", "outsider", "pinned layout", "policy mode"})
 Key = tuple[str, int]
 
 
@@ -233,6 +235,8 @@ class _Search:
             found.append((cause, Option("moves", COSTS["moves"], "", (Edit("fleet", "", "moves", 8),))))
         if spots and not spots[0].blockers:
             found += [(cause, option) for option in self._site_options(need)]
+        if cause in _OF_GPUS and (every := scene.everywhere(need, cause)) is not None:
+            found.append((cause, every))
         if need.replicas > 1 and need.rules.all_or_nothing:
             text = f"let some replicas of {need.service} run without the others ('all_or_nothing')"
             alone = Edit("service", need.service, "rules.all_or_nothing", False)

@@ -80,6 +80,23 @@ class Scene:
                 found.append(Spot(host.host.name, (*gpus, *self._on_host(host, need, name))))
         return sorted(found, key=lambda spot: spot.rank)
 
+    def everywhere(self, need: Need, cause: str) -> Option | None:
+        """One thing that is in the way on many GPUs and nothing else, taken away on all of them: one alone may go to somebody who comes
+        before; None where there are not several."""
+        found = [
+            blockers[0].best
+            for host in self.fleet.hosts.values()
+            if host.host.environment == need.environment
+            for blockers in self._all_gpus(host, need)
+            if blockers is not None and len(blockers) == 1 and blockers[0].cause == cause
+        ]
+        ways = [option for option in found if option.kind == found[0].kind]
+        if len({option.edits for option in ways}) < 2 or any(option.lost for option in ways):
+            return None
+        edits = tuple(dict.fromkeys(edit for option in ways for edit in option.edits))
+        text = f"{ways[0].text}; and the same for {len(ways) - 1} more GPU{'s' if len(ways) > 2 else ''}"
+        return option_of(ways[0].kind, text, *edits, more=1)
+
     def _on_gpus(self, host: HostState, need: Need) -> tuple[Blocker, ...] | None:
         """The blockers of the cheapest GPUs of the host that could be made right, together; None where there are not enough of them."""
         boards: dict[str, list[tuple[int, str, tuple[Blocker, ...]]]] = {}
