@@ -332,7 +332,7 @@ class _Search:
         return sum(profile.memory_mib for profile in profiles) + sum(state.gpu.memory_mib for state in states if place.slice is None)
 
     def _first(self, need: Need, options: Sequence[tuple[str, Option]], targets: Sequence[int]) -> tuple[tuple[Change, ...], set[int], str]:
-        """The cheapest option that serves the targets, one of another kind beside it, whom the first serves, and what was in the way."""
+        """The cheapest option that serves the targets, one of another kind that serves as many, whom they serve, what was in the way."""
         found: list[Change] = []
         served: set[int] = set()
         word = ""
@@ -340,13 +340,12 @@ class _Search:
             if found and (option.kind == found[0].kind or option.cost > 2 * found[0].cost + 100):
                 continue
             change, now = self._tried(need, option, targets)
-            if change is None:
+            if change is None or not served <= now:
                 continue
             found.append(change)
-            word = word or cause
-            served = now if len(found) == 1 else served & now
             if len(found) == 2:
                 break
+            word, served = cause, now
         return tuple(found), served, word
 
     def _tried(self, need: Need, option: Option, targets: Sequence[int]) -> tuple[Change | None, set[int]]:
@@ -418,6 +417,8 @@ class _Search:
         gpus = sum(len(host.gpus) for host in problem.hosts)
         waiting = sum(need.replicas for need in problem.needs) - len(problem.previous)
         work = (gpus + 2) * (max(waiting, 0) + 1) + 2 * (len(problem.previous) + len(problem.needs))
+        # Whoever finds no place looks for others who could make room, too.
+        work *= 3 if problem.moves or problem.preemption else 1
         if work > self.share or work + self.scene.looked > self.left:
             return None
         self.left -= work

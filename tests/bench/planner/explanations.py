@@ -14,8 +14,8 @@ import typing as t
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.tests.bench.planner import planted
 from ansible_collections.gpuops.fleet.tests.unit.planner_checker import complaints
-from planner import planted
 
 
 def applied(problem: t.Any, edits: t.Iterable[t.Any]) -> t.Any:
