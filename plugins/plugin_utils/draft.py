@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import kind_of, offers
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import kind_of, offer_of, offers, question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MODE_OF,
     TIME_SLICE,
@@ -29,7 +29,9 @@ class Mark:
     """Where :meth:`Draft.back` goes back to."""
 
     changes: int
-    fruitless: frozenset[object]
+    lifted: int
+    fruitless: Mapping[object, int]
+    vain: frozenset[object]
     displaced: Mapping[Key, tuple[str, Displacement]]
     freed: bool
 
@@ -51,7 +53,12 @@ class Draft:
         self.kept: dict[Key, Placement] = {}
         self.displaced: dict[Key, tuple[str, Displacement]] = {}
         self.freed = False
-        self._fruitless: set[object] = set()
+        # Where places were given back, and by which team; and for which kinds of needs there was no place, after how many of these.
+        self._lifted: list[tuple[HostState, str]] = []
+        self._fruitless: dict[object, int] = {}
+        self._vain: set[object] = set()
+        self._witness: dict[object, HostState] = {}
+        self._kinds: dict[str, object] = {}
         self._log: list[Callable[[], object]] = []
         self._open = 0
 
@@ -60,13 +67,15 @@ class Draft:
     def mark(self) -> Mark:
         """Begin to try something; ends with :meth:`back` or :meth:`keep`."""
         self._open += 1
-        return Mark(len(self._log), frozenset(self._fruitless), dict(self.displaced), self.freed)
+        return Mark(len(self._log), len(self._lifted), dict(self._fruitless), frozenset(self._vain), dict(self.displaced), self.freed)
 
     def back(self, mark: Mark) -> None:
         """Undo everything since."""
         while len(self._log) > mark.changes:
             self._log.pop()()
-        self._fruitless, self.displaced, self.freed = set(mark.fruitless), dict(mark.displaced), mark.freed
+        del self._lifted[mark.lifted :]
+        self._fruitless, self._vain = dict(mark.fruitless), set(mark.vain)
+        self.displaced, self.freed = dict(mark.displaced), mark.freed
         self._open -= 1
 
     def keep(self) -> None:
@@ -97,8 +106,12 @@ class Draft:
             self._log.append(partial(self.placed.pop, key, None))
             self._log.append(partial(self.fleet.books.strike, place.name))
         if place.service in self.fleet.rulebook.anchors:
-            self._fruitless.clear()
+            self._gave_back(host, "")
         return True
+
+    def _gave_back(self, host: HostState, team: str) -> None:
+        self._lifted.append((host, team))
+        self._vain.clear()
 
     def lift(self, key: Key) -> Placement:
         """Take a replica's place away."""
@@ -106,7 +119,7 @@ class Draft:
         host, need = self.fleet.hosts[place.host], self.needs[place.service]
         self._remember(host, host.usable(place.gpus))
         host.unseat(need, place)
-        self._fruitless.clear()
+        self._gave_back(host, need.team)
         self.freed = True
         if self._open:
             charge = host.charge(need, place)
@@ -116,15 +129,12 @@ class Draft:
 
     def place(self, need: Need, replica: int, hosts: Set[str] | None = None) -> Placement | None:
         """The best place for one more replica, taken; None when there is none. ``hosts``: only on these."""
-        kind = self.kind(need)
-        if kind in self._fruitless:
+        if hosts is None and self._known_hopeless(need):
             return None
-        refused = False
+        refused = hosts is not None
         before = self.before.get((need.service, replica))
-        for offer in sorted(offers(self.fleet, need), key=lambda each: each.rank):
-            if hosts is not None and offer.host.host.name not in hosts:
-                refused = True
-                continue
+        asked = None if hosts is None else [self.fleet.hosts[name] for name in sorted(hosts)]
+        for offer in sorted(offers(self.fleet, need, asked), key=lambda each: each.rank):
             ports = self.ports(offer.host, need, replica, before)
             if isinstance(ports, str):
                 refused = True
@@ -142,7 +152,7 @@ class Draft:
             if self.put(need, place, offer.gpus):
                 return place
         if not refused:
-            self._fruitless.add(kind)
+            self._fruitless[self.kind(need)] = len(self._lifted)
         return None
 
     def ports(self, host: HostState, need: Need, replica: int, before: Placement | None) -> dict[str, int] | str:
@@ -152,22 +162,55 @@ class Draft:
 
     def hopeless(self, need: Need) -> bool:
         """Is there no place for one more replica, as things are?"""
+        if self._known_hopeless(need):
+            return True
         kind = self.kind(need)
-        if kind not in self._fruitless and not any(True for _offer in offers(self.fleet, need)):
-            self._fruitless.add(kind)
-        return kind in self._fruitless
+        witness = self._witness.get(kind)
+        if witness is not None and offer_of(witness, need, question_of(self.fleet, need)) is not None:
+            return False
+        found = next(offers(self.fleet, need), None)
+        if found is None:
+            self._fruitless[kind] = len(self._lifted)
+            return True
+        self._witness[kind] = found.host
+        return False
+
+    def _known_hopeless(self, need: Need) -> bool:
+        """Was there no place, and is there none where places were given back since?
+
+        A team that gave one back may have more elsewhere: that is not looked for while something is only tried.
+        """
+        kind = self.kind(need)
+        since = self._fruitless.get(kind)
+        if since is None:
+            return False
+        if since < len(self._lifted):
+            back = self._lifted[since:]
+            books = self.fleet.books
+            if not self._open and books.tight(need.team, need.count) and any(books.together(team, need.team) for _host, team in back):
+                return False
+            if any(True for _offer in offers(self.fleet, need, {host.host.name: host for host, _team in back}.values())):
+                return False
+            self._fruitless[kind] = len(self._lifted)
+        return True
+
+    def forget(self, need: Need) -> None:
+        """A quota has more room now: look everywhere again."""
+        self._fruitless.pop(self.kind(need), None)
 
     def is_fruitless(self, what: object) -> bool:
         """Was it in vain, and is nothing free since?"""
-        return what in self._fruitless
+        return what in self._vain
 
     def in_vain(self, what: object) -> None:
         """Remember that something was tried in vain, until a place is given back."""
-        self._fruitless.add(what)
+        self._vain.add(what)
 
     def kind(self, need: Need) -> object:
         """Equal for needs of which none has a place when one has none."""
-        return (need.service if self.fleet.rulebook.alone(need) else "", self.fleet.kind(kind_of(need)))
+        if need.service not in self._kinds:
+            self._kinds[need.service] = (need.service if self.fleet.rulebook.alone(need) else "", self.fleet.kind(kind_of(need)))
+        return self._kinds[need.service]
 
     # Asking
 

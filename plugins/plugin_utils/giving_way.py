@@ -21,8 +21,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_O
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, share_charge, whole_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
-# How often something is tried for one replica.
-TRIES = 48
+# How often moves are tried for one replica, and in one plan.
+TRIES = 24
+ALL_TRIES = 300
 
 
 class Way(t.NamedTuple):
@@ -31,6 +32,13 @@ class Way(t.NamedTuple):
     rank: tuple[t.Any, ...]
     host: str
     names: tuple[str, ...]
+
+
+class _Cause(t.NamedTuple):
+    """For which need others move, and on which hosts there is anybody who has another place."""
+
+    need: Need
+    loose: Set[str]
 
 
 May = Callable[[str], bool]
@@ -42,17 +50,22 @@ class Room:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._tries = 0
+        self._left = ALL_TRIES
 
     def moved(self, need: Need, replica: int) -> Placement | None:
         """A place for one more replica for which others move, as few as will do; each of them has another right place then."""
         draft = self._draft
         stuck = ("moves", draft.kind(need), need.priority)
-        if not draft.problem.moves or draft.is_fruitless(stuck):
+        if not draft.problem.moves or self._left <= 0 or draft.is_fruitless(stuck):
             return None
-        self._tries = TRIES
-        for budget in range(1, draft.problem.moves + 1):
+        charges = self._charges(need)
+        if draft.hopeless(need) and charges and all(draft.fleet.books.refusal(need.team, charge) is not None for charge in charges):
+            return None
+        self._tries = min(TRIES, self._left)
+        loose = {name for name, host in draft.fleet.hosts.items() if self._is_loose(host, need)}
+        for budget in range(1, draft.problem.moves + 1 if loose else 1):
             gone: dict[Key, Placement] = {}
-            place = self._by_moves(need, replica, need, budget, gone)
+            place = self._by_moves(need, replica, _Cause(need, loose), budget, gone)
             if place is not None:
                 self._note(gone, place, "moved")
                 return place
@@ -94,38 +107,50 @@ class Room:
 
     # Moves
 
-    def _by_moves(self, need: Need, replica: int, first: Need, budget: int, gone: dict[Key, Placement]) -> Placement | None:
-        """``first``: for whom all of it is done. ``gone``: who has moved for it already, and from where; filled when it works."""
+    def _by_moves(self, need: Need, replica: int, cause: _Cause, budget: int, gone: dict[Key, Placement]) -> Placement | None:
+        """``gone``: who has moved for it already, and from where; filled when it works."""
         draft = self._draft
-        for way in self._ways(need, first.priority, False):
+        for way in self._ways(need, cause.need.priority, False, None if budget > 1 else cause.loose):
             keys = [key_of(name) for name in way.names]
             if len(keys) > budget:
                 return None
             if not keys or any(key in gone for key in keys):
                 continue
             left = budget - len(keys)
-            if not left and any(draft.hopeless(draft.need_of(key)) for key in keys):
+            # Whoever has no place elsewhere needs others to move in turn.
+            if sum(draft.hopeless(draft.need_of(key)) for key in keys) > min(left, 1):
                 continue
             self._tries -= 1
+            self._left -= 1
             if self._tries < 0:
                 return None
             mark = draft.mark()
             trial = {**gone, **{key: draft.lift(key) for key in keys}}
             place = draft.place(need, replica, {way.host})
-            if place is not None and self._resettle(keys, first, left, trial):
+            if place is not None and self._resettle(keys, cause, left, trial):
                 gone.update(trial)
                 draft.keep()
                 return place
             draft.back(mark)
         return None
 
-    def _resettle(self, keys: Sequence[Key], first: Need, left: int, gone: dict[Key, Placement]) -> bool:
+    def _is_loose(self, host: HostState, need: Need) -> bool:
+        """Is there anybody on it who has another place?"""
+        if host.host.environment != need.environment:
+            return False
+        if "kinds" not in host.answers:
+            names = sorted({name for state in host.gpus for name in state.names()})
+            needs = [self._draft.need_of(key) for key in map(self._draft.movable, names) if key is not None]
+            host.answers["kinds"] = list({self._draft.kind(need): need for need in needs}.values())
+        return any(not self._draft.hopeless(need) for need in host.answers["kinds"])
+
+    def _resettle(self, keys: Sequence[Key], cause: _Cause, left: int, gone: dict[Key, Placement]) -> bool:
         """Another place for each, the largest first; for them others may move in turn."""
         for key in sorted(keys, key=lambda each: (-_size(self._draft.need_of(each)), each)):
             need, before = self._draft.need_of(key), len(gone)
             place = self._draft.place(need, key[1])
             if place is None and left:
-                place = self._by_moves(need, key[1], first, left, gone)
+                place = self._by_moves(need, key[1], cause, left, gone)
                 left -= len(gone) - before
             if place is None:
                 return False
@@ -147,19 +172,30 @@ class Room:
             draft.back(mark)
         return None
 
-    def _ways(self, need: Need, priority: int, force: bool) -> list[Way]:
+    def _ways(self, need: Need, priority: int, force: bool, only: Set[str] | None = None) -> list[Way]:
+        """All ways, the least first. ``only``: of these hosts."""
         draft = self._draft
         kind = None if draft.fleet.rulebook.alone(need) else draft.kind(need)
-        version = draft.fleet.books.version if draft.fleet.books.limited(need.team) else 0
+        stamp = draft.fleet.stamp(need)
         found: list[Way] = []
-        for host in draft.fleet.hosts.values():
-            if host.host.environment != need.environment or host.host.down:
+        for name, host in draft.fleet.hosts.items():
+            if host.host.environment != need.environment or host.host.down or (only is not None and name not in only):
                 continue
-            asked = (kind, priority, force, need.service if host.replicas.get(need.service) else "", version)
+            if force and self._lowest(host) >= priority:
+                continue
+            asked = (kind, priority, force, need.service if host.replicas.get(need.service) else "", stamp)
             if kind is None or asked not in host.answers:
                 host.answers[asked] = sorted(self._of_host(host, need, priority, force))
             found.extend(host.answers[asked])
         return sorted(found)
+
+    def _lowest(self, host: HostState) -> int:
+        """The lowest priority of those on a host who can be asked to go."""
+        if "lowest" not in host.answers:
+            keys = (self._draft.movable(name, needed=True) for state in host.gpus for name in state.names())
+            host.answers["lowest"] = min((self._draft.need_of(key).priority for key in keys if key is not None), default=101)
+        lowest: int = host.answers["lowest"]
+        return lowest
 
     def _of_host(self, host: HostState, need: Need, priority: int, force: bool) -> Iterator[Way]:
         draft = self._draft
@@ -232,6 +268,8 @@ class Room:
         for name in names:
             free = free.more(self._draft.need_of(key_of(name)).resources)
         chosen = set(names)
+        if not free.shortage(need.resources):
+            return sorted(chosen)
         for name in sorted(others, key=lambda each: (self._draft.need_of(key_of(each)).priority, each)):
             short = free.shortage(need.resources)
             theirs = self._draft.need_of(key_of(name)).resources
@@ -247,7 +285,9 @@ class Room:
         draft = self._draft
         if not draft.fleet.books.limited(need.team):
             return "preempted"
-        charges = sorted({charge for host in draft.fleet.hosts.values() for charge in _charges(host, need)}, key=_amount)
+        if not draft.fleet.books.tight(need.team, need.count):
+            return "preempted"
+        charges = self._charges(need)
         if any(draft.fleet.books.refusal(need.team, charge) is None for charge in charges):
             return "preempted"
         for charge in charges:
@@ -261,10 +301,19 @@ class Room:
                 lifted[key] = draft.lift(key)
             if debit is None:
                 draft.keep()
+                draft.forget(need)
                 gone.update(lifted)
                 return way
             draft.back(mark)
         return None
+
+    def _charges(self, need: Need) -> list[Charge]:
+        """What a place could count against the quota of its team, the least first; nothing where that does not matter."""
+        if not self._draft.fleet.books.tight(need.team, need.count):
+            return []
+        hosts = [host for host in self._draft.fleet.hosts.values() if host.host.environment == need.environment]
+        boards = {state.gpu.board: state for host in hosts for state in host.gpus}
+        return sorted({charge for state in boards.values() for charge in _charges(state, need)}, key=_amount)
 
     def _debtor(self, need: Need, debit: Debit) -> Key | None:
         """Whose place counts against a limit and may be taken away: the lowest priority, and of those the one that is enough."""
@@ -294,20 +343,17 @@ def _amount(charge: Charge) -> tuple[t.Any, ...]:
     return (sum(many for _board, counted, many in charge if counted == "memory"), charge)
 
 
-def _charges(host: HostState, need: Need) -> Iterator[Charge]:
-    """What a place on each kind of board of a host would count."""
-    if host.host.environment != need.environment:
+def _charges(state: GpuState, need: Need) -> Iterator[Charge]:
+    """What a place on a board would count."""
+    if not need.wants(state.gpu.board):
         return
-    for state in host.gpus:
-        if not state.serves(need):
-            continue
-        if need.isolation == "exclusive":
-            yield whole_charge([(state.gpu.board, state.gpu.memory_mib)] * need.count)
-        elif need.isolation == "shared":
-            yield share_charge(state.gpu.board, need.memory_mib)
-        elif state.cutter is not None:
-            for name in state.cutter.acceptable(need.memory_mib, need.compute, need.profile):
-                yield state.slice_charge(name)
+    if need.isolation == "exclusive":
+        yield whole_charge([(state.gpu.board, state.gpu.memory_mib)] * need.count)
+    elif need.isolation == "shared":
+        yield share_charge(state.gpu.board, need.memory_mib)
+    elif state.cutter is not None:
+        for name in state.cutter.acceptable(need.memory_mib, need.compute, need.profile):
+            yield state.slice_charge(name)
 
 
 def could_be(state: GpuState, need: Need) -> bool:

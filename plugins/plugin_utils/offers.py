@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
@@ -25,28 +25,37 @@ class Offer(t.NamedTuple):
     cut: Cut | None = None
 
 
-def offers(fleet: Fleet, need: Need) -> Iterator[Offer]:
-    """What each host of the service's environment that has the CPU, memory and disk for it can do."""
-    kind = fleet.kind(kind_of(need))
-    for host in fleet.hosts.values():
-        offer = offer_of(host, need, kind) if host.host.environment == need.environment else None
+def offers(fleet: Fleet, need: Need, hosts: Iterable[HostState] | None = None) -> Iterator[Offer]:
+    """What each host of the service's environment that has the CPU, memory and disk for it can do. ``hosts``: only these."""
+    question = question_of(fleet, need)
+    for host in fleet.hosts.values() if hosts is None else hosts:
+        offer = offer_of(host, need, question)
         if offer is not None:
             yield offer
 
 
-def offer_of(host: HostState, need: Need, kind: int | None = None) -> Offer | None:
-    """The best that one host of its environment can do for a need. With ``kind`` remembered until something changes there."""
-    own = kind is None or bool(host.replicas.get(need.service)) or host.rulebook.alone(need)
-    asked = (kind, host.books.version if host.books.limited(need.team) else 0)
-    if not own and asked in host.answers:
-        found: Offer | None = host.answers[asked]
-        return found
-    offer = None
-    if not host.free.shortage(need.resources) and host.rule_refusal(need) is None:
-        offer = _FINDERS[need.isolation](host, need)
-    if not own:
-        host.answers[asked] = offer
-    return offer
+def offer_of(host: HostState, need: Need, question: object) -> Offer | None:
+    """The best that one host can do for a need. It is remembered for this ``question`` until something changes there."""
+    if host.host.environment != need.environment or not host.free.holds(need.resources):
+        return None
+    if host.rulebook.alone(need) and host.rule_refusal(need) is not None:
+        return None
+    if host.replicas.get(need.service):
+        return _FINDERS[need.isolation](host, need)
+    if question not in host.answers:
+        host.answers[question] = _FINDERS[need.isolation](host, need)
+    found: Offer | None = host.answers[question]
+    return found
+
+
+def question_of(fleet: Fleet, need: Need) -> object:
+    """Equal for needs that any host that has no replica of theirs would answer in the same way, as far as its GPUs go."""
+    known = fleet.questions.get(need.service)
+    if known is None or known[0] is not need:
+        bars = tuple(sorted(need.bars.items())) if need.bars else ()
+        size = (need.isolation, need.memory_mib, need.count, need.profile, need.compute, need.sharing, need.rules.spread)
+        known = fleet.questions[need.service] = (need, fleet.kind((need.models, need.not_models, bars, *size)))
+    return (known[1], fleet.stamp(need))
 
 
 def kind_of(need: Need) -> tuple[t.Any, ...]:

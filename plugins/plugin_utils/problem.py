@@ -45,6 +45,15 @@ class Resources:
         """The reverse of :meth:`less`."""
         return self.less(Resources(*(-(getattr(other, entry.name) or 0) for entry in fields(other))))
 
+    def holds(self, need: Resources) -> bool:
+        """Is there no shortage? It is asked for often, so each is written out."""
+        return (
+            (self.cpus is None or (need.cpus or 0) <= self.cpus)
+            and (self.memory is None or (need.memory or 0) <= self.memory)
+            and (self.shm is None or (need.shm or 0) <= self.shm)
+            and (self.disk is None or (need.disk or 0) <= self.disk)
+        )
+
     def shortage(self, need: Resources) -> dict[str, tuple[float, float]]:
         """Where ``need`` is more than is here: name -> (needed, free)."""
         short: dict[str, tuple[float, float]] = {}

@@ -45,8 +45,10 @@ class Books:
                 self._members.setdefault(quota.workspace, []).append(team)
         self._used: dict[str, dict[Key, int]] = {team: dict.fromkeys(self._keys_of(team), 0) for team in self._quotas}
         self._charged: dict[str, tuple[str, Charge]] = {}
-        self._answers: dict[tuple[str, Charge, bool], Debit | None] = {}
-        self.version = 0
+        self._answers: dict[str, dict[tuple[Charge, bool], Debit | None]] = {team: {} for team in self._quotas}
+        self._stamps: dict[str, tuple[object, ...]] = {}
+        # More than one GPU of the fleet can count, on a board with every word in it.
+        self.most: Charge = ()
 
     def _keys_of(self, team: str) -> set[Key]:
         """Every limit that the team's use may count against: its own, its workspace's, and those of whom it shares that with."""
@@ -63,6 +65,11 @@ class Books:
     def workspace(self, team: str) -> str | None:
         """Of which workspace the team is."""
         return self._quotas[team].workspace if team in self._quotas else None
+
+    def together(self, team: str, other: str) -> bool:
+        """Does what one team gives back count for the other?"""
+        space = self.workspace(team)
+        return team == other or (space is not None and space == self.workspace(other))
 
     def used(self, team: str, key: Key) -> int:
         """How much of what ``key`` counts the team has."""
@@ -92,8 +99,10 @@ class Books:
     def _add(self, team: str, charge: Charge, sign: int) -> None:
         for key, amount in self._amounts(team, charge).items():
             self._used[team][key] += sign * amount
-        self._answers.clear()
-        self.version += 1
+        space = self._quotas[team].workspace
+        for other in (team,) if space is None else self._members[space]:
+            self._answers[other].clear()
+            self._stamps.pop(other, None)
 
     def _amounts(self, team: str, charge: Charge) -> dict[Key, int]:
         found: dict[Key, int] = {}
@@ -107,11 +116,25 @@ class Books:
         """Why the team cannot have this much more; None when it can. ``own``: without borrowing."""
         if not self._used.get(team):
             return None
-        asked = (team, charge, own)
-        if asked not in self._answers:
+        answers, asked = self._answers[team], (charge, own)
+        if asked not in answers:
             found = (self._refused(team, key, amount, own) for key, amount in sorted(self._amounts(team, charge).items()))
-            self._answers[asked] = next((debit for debit in found if debit is not None), None)
-        return self._answers[asked]
+            answers[asked] = next((debit for debit in found if debit is not None), None)
+        return answers[asked]
+
+    def tight(self, team: str, count: int = 1) -> bool:
+        """May a quota refuse a replica of ``count`` GPUs, whatever it gets? Asked first, because mostly it may not."""
+        if not self._used.get(team):
+            return False
+        return self.refusal(team, tuple((boards, kind, count * much) for boards, kind, much in self.most)) is not None
+
+    def stamp(self, team: str) -> tuple[object, ...]:
+        """Equal while the team may have the same."""
+        if team not in self._stamps:
+            space = self._quotas[team].workspace
+            teams = (team,) if space is None else self._members[space]
+            self._stamps[team] = (team, *(much for other in teams for _key, much in sorted(self._used[other].items())))
+        return self._stamps[team]
 
     def _refused(self, team: str, key: Key, amount: int, own: bool) -> Debit | None:
         quota, used = self._quotas[team], self._used[team][key]

@@ -176,14 +176,13 @@ class GpuState:
 
     def save(self) -> tuple[t.Any, ...]:
         """Everything that may change, for :meth:`load`."""
-        given = (dict(self.owners), list(self.tenants), dict(self.replicas))
+        given = (dict(self.owners), list(self.tenants), dict(self.replicas), self._cuts)
         return (self.mode, self.sharing, self.memory_free, self.compute_free, self.fixed, self.spare, self.reusable, *given)
 
     def load(self, saved: tuple[t.Any, ...]) -> None:
         """Back to how it was; ``saved`` is used up."""
         self.mode, self.sharing, self.memory_free, self.compute_free, self.fixed, self.spare, self.reusable = saved[:7]
-        self.owners, self.tenants, self.replicas = saved[7:]
-        self._cuts.clear()
+        self.owners, self.tenants, self.replicas, self._cuts = saved[7:]
 
     def names(self) -> list[str]:
         """The replicas that are on it, by name."""
@@ -194,7 +193,7 @@ class GpuState:
         if self.cutter is None:
             return ()
         names = self.cutter.acceptable(need.memory_mib, need.compute, need.profile)
-        if not self.books.limited(need.team):
+        if not self.books.tight(need.team):
             return names
         return tuple(name for name in names if self.books.refusal(need.team, self.slice_charge(name)) is None)
 
@@ -207,7 +206,7 @@ class GpuState:
 
     def debit(self, need: Need) -> Debit | None:
         """The limit of a quota that keeps one more replica away, whatever it gets here; None when none does."""
-        if not self.books.limited(need.team):
+        if not self.books.tight(need.team, need.count):
             return None
         if need.isolation == "shared":
             return self.books.refusal(need.team, share_charge(self.gpu.board, need.memory_mib))
@@ -236,7 +235,7 @@ class GpuState:
 
     def _count(self, service: str, by: int = 1) -> None:
         self.replicas[service] = self.replicas.get(service, 0) + by
-        self._cuts.clear()
+        self._cuts = {}
 
     def layout(self) -> GpuLayout | None:
         """What the GPU is to be; None when no decision touches it."""
@@ -269,12 +268,11 @@ class HostState:
 
     def save(self) -> tuple[t.Any, ...]:
         """Everything that may change besides its GPUs, for :meth:`load`."""
-        return (self.free, dict(self.ports), dict(self.replicas))
+        return (self.free, dict(self.ports), dict(self.replicas), self.answers)
 
     def load(self, saved: tuple[t.Any, ...]) -> None:
         """Back to how it was; ``saved`` is used up."""
-        self.free, self.ports, self.replicas = saved
-        self.answers.clear()
+        self.free, self.ports, self.replicas, self.answers = saved
 
     def charge(self, need: Need, placement: Placement) -> Charge:
         """What a place counts against a quota. Of GPUs that nobody sees: what was asked for."""
@@ -333,7 +331,7 @@ class HostState:
         self.ports.update({port: placement.name for _name, port in placement.ports})
         self.replicas[need.service] = self.replicas.get(need.service, 0) + 1
         self.books.book(placement.name, need.team, self.charge(need, placement))
-        self.answers.clear()
+        self.answers = {}
 
     def unseat(self, need: Need, placement: Placement) -> None:
         """The reverse of :meth:`seat`, of the GPUs too."""
@@ -342,7 +340,7 @@ class HostState:
             del self.ports[port]
         self.replicas[need.service] -= 1
         self.books.strike(placement.name)
-        self.answers.clear()
+        self.answers = {}
         for state in self.usable(placement.gpus):
             state.leave(placement.name, need.service, need.memory_mib, need.compute or 0)
 
@@ -361,6 +359,12 @@ class Fleet:
         self.books = Books(problem.quotas, problem.workspaces)
         self.rulebook = Rulebook(problem.needs)
         self._kinds: dict[tuple[t.Any, ...], int] = {}
+        self.questions: dict[str, tuple[Need, int]] = {}
+        gpus = [gpu for each in problem.hosts for gpu in each.gpus]
+        largest = max((gpu.memory_mib for gpu in gpus), default=0)
+        boards = " ".join(sorted({gpu.board for gpu in gpus}))  # every word of a quota that any board has is in this one
+        slices = max((gpu.geometry.memory_slices for gpu in gpus if gpu.geometry is not None), default=0)
+        self.books.most = ((boards, "memory", largest), (boards, "slices", slices), (boards, "gpus", 1))
         self.cutters: dict[Geometry, Cutter] = {}
         self.hosts: dict[str, HostState] = {}
         for each in sorted(problem.hosts, key=lambda host: host.name):
@@ -378,6 +382,10 @@ class Fleet:
             f"{need.service}-{number}" for need in problem.needs if need.adopted for number in range(1, need.replicas + 1)
         )
         self.asked = frozenset(port for need in problem.needs for _name, port in need.ports if port is not None)
+
+    def stamp(self, need: Need) -> tuple[int, ...]:
+        """Equal while the quota of its team gives a need the same; () while it gives it everything."""
+        return self.books.stamp(need.team) if self.books.tight(need.team, need.count) else ()
 
     def kind(self, what: tuple[t.Any, ...]) -> int:
         """A number for each kind of need, for it is asked for often."""

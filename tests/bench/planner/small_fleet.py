@@ -1,0 +1,134 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The product's own planner on a fleet of a company: 1,000 services on 200 GPUs, planned and explained, in a cold process.
+
+Fresh (nothing runs yet), again (the plan that was just made: nothing may move), and after a day (hosts are drained and lost, services come
+and go), each with moves, preemption, rules and quotas, at 85, 100 and 120 percent of what the fleet holds.
+"""
+
+from __future__ import annotations
+
+import random
+import typing as t
+from dataclasses import replace
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    Drain,
+    Host,
+    Limit,
+    Need,
+    Placement,
+    Problem,
+    Quota,
+    Resources,
+    Rules,
+    Workspace,
+)
+from ansible_collections.gpuops.fleet.tests.unit import planner_checker
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, gpu, host, l40s
+from planner.cold import cold
+
+BOARDS = ("a100",) * 8 + ("l40s", "l40s", "a30")
+GIB = 1024
+
+
+def fleet(gpus: int, chance: random.Random) -> tuple[Host, ...]:
+    """Hosts of four or eight GPUs of one board."""
+    hosts: list[Host] = []
+    while gpus > 0:
+        name, count, board = f"gpu-{len(hosts):03d}", min(gpus, chance.choice([4, 8])), chance.choice(BOARDS)
+        gpus -= count
+        boards = {
+            "a100": lambda number, name: gpu(number, name, mig=True),
+            "l40s": l40s,
+            "a30": lambda number, name: gpu(number, name, geometry=A30, board="a30", memory_mib=24576),
+        }
+        made = [boards[board](number, name) for number in range(count)]
+        capacity = Resources(16 * count, 64 * GIB * count, None, 2000 * GIB)
+        hosts.append(host(*made, name=name, modes=("mig", "shared", "whole"), shared_max=8, capacity=capacity))
+    return tuple(hosts)
+
+
+def service(number: int, chance: random.Random) -> Need:
+    """One service of one of 20 teams."""
+    isolation = chance.choices(["slice", "shared", "exclusive"], [75, 24, 1])[0]
+    rules = Rules(
+        spread=chance.choice(["host", "host", "gpu", "pack"]),
+        max_per_host=chance.choice([None, None, None, 2]),
+        apart=(f"service-{chance.randrange(1000):04d}",) if chance.random() < 0.03 else (),
+        all_or_nothing=chance.random() < 0.03,
+    )
+    return Need(
+        f"service-{number:04d}",
+        "production",
+        isolation,
+        {"slice": chance.choice([4, 4, 5, 5, 8, 8, 9, 9, 9, 15, 18, 30]), "shared": chance.choice([3, 6, 10]), "exclusive": 20}[isolation] * GIB,
+        replicas=chance.choices([1, 2, 3], [90, 8, 2])[0],
+        priority=chance.choice([30, 50, 50, 50, 80]),
+        count=chance.choice([1, 1, 2]) if isolation == "exclusive" else 1,
+        resources=Resources(chance.choice([1, 2, 2, 4]), chance.choice([2, 4, 8, 16]) * GIB, 64, 5 * GIB),
+        ports=(("http", None),),
+        team=f"team-{number % 20:02d}",
+        rules=rules,
+    )
+
+
+def world(services: int, gpus: int, seed: int) -> Problem:
+    """A problem of which nothing runs yet."""
+    chance = random.Random(seed)
+    hosts = fleet(gpus, chance)
+    needs = tuple(service(number, chance) for number in range(services))
+    quotas = tuple(
+        Quota(f"team-{number:02d}", (Limit("memory", chance.choice([400, 700, 1200]) * GIB),), "company", number % 2 == 0, number % 3 == 0)
+        for number in range(20)
+    )
+    return Problem(hosts, needs, quotas=quotas, workspaces=(Workspace("company"),), moves=3, preemption=True)
+
+
+def after_a_day(problem: Problem, places: tuple[Placement, ...], seed: int) -> Problem:
+    """A host is drained, a GPU is lost, a tenth of the services is new and a tenth is gone."""
+    chance = random.Random(seed + 1)
+    first, second = chance.sample(range(len(problem.hosts)), 2)
+    hosts = list(problem.hosts)
+    hosts[first] = replace(hosts[first], gpus=tuple(replace(each, drain=Drain("drained by lin")) for each in hosts[first].gpus))
+    hosts[second] = replace(hosts[second], gpus=(replace(hosts[second].gpus[0], blocked="lost"), *hosts[second].gpus[1:]))
+    gone = set(chance.sample([need.service for need in problem.needs], len(problem.needs) // 10))
+    needs = [need for need in problem.needs if need.service not in gone]
+    needs += [service(number + 1000, chance) for number in range(len(gone))]
+    return replace(problem, hosts=tuple(hosts), needs=tuple(needs), previous=tuple(each for each in places if each.service not in gone))
+
+
+def measure(quick: bool) -> dict[str, t.Any]:
+    """Seconds and memory of each case, and what the checker says."""
+    found: dict[str, t.Any] = {"cases": [], "violations": []}
+    for seed in (1,) if quick else (1, 2, 3):
+        for services in (1000,) if quick else (700, 1000, 1300):
+            fresh = world(services, 200, seed)
+            places: tuple[Placement, ...] = ()
+            for name in ("fresh", "again", "after a day"):
+                problem = fresh if name == "fresh" else replace(fresh, previous=places)
+                problem = after_a_day(problem, places, seed) if name == "after a day" else problem
+                run = cold("ansible_collections.gpuops.fleet.plugins.plugin_utils.planner", "make_plan", problem)
+                answer = run.answer
+                case = f"{name}, {services} services, seed {seed}"
+                found["violations"] += [f"{case}: {line}" for line in planner_checker.complaints(problem, answer)]
+                found["violations"] += [f"{case}: planned again, it differs"] if name == "again" and answer.placements != places else []
+                places = (*answer.placements, *answer.waiting) if name == "fresh" else places
+                ways = {way: sum(each.way == way for each in answer.displaced) for way in ("moved", "preempted", "reclaimed")}
+                told = {"placed": len(answer.placements), "unplaced": len(answer.unplaced), **ways}
+                found["cases"].append({"case": case, **told, **run.figures})
+    found["slowest_cpu_seconds"] = max(case["cpu_seconds"] for case in found["cases"])
+    found["target_seconds"] = 2
+    return found
+
+
+if __name__ == "__main__":
+    import json
+    import sys
+
+    print(json.dumps(measure("--quick" in sys.argv), indent=1))
+
+
+__all__ = ["make_plan", "measure"]
