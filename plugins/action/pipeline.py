@@ -11,7 +11,9 @@ import typing as t
 from collections.abc import Mapping
 from pathlib import Path
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import explain_plans
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.gateway import read_settings
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import (
@@ -25,11 +27,12 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import (
     still_pending,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline_jobs import Settings, child_pipeline, name_of, variables_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline_page import TEMPLATE, lines, page_data, render
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline_page import TEMPLATE, lines, markdown, page_data, render
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET, read_plan
 
 # The collection's own hidden jobs, three directories above this file.
 JOBS = Path(__file__).resolve().parents[2] / "ci" / "child.yml"
+TEMPLATES = JOBS.parents[1] / "compose-templates"
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "before": {"type": "path", "required": True},
     "plans": {"type": "path", "required": True},
@@ -49,6 +52,8 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "everything": {"type": "bool", "default": False},
     "widget": {"type": "path"},
     "page": {"type": "path"},
+    "markdown": {"type": "path"},
+    "templates": {"type": "list", "elements": "path", "default": []},
     "title": {"type": "str", "default": "Plan preview"},
     "generated": {"type": "str", "default": ""},
 }
@@ -84,9 +89,12 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         files[arguments["pending"]] = pending_text(now_pending(pending, changes))
     if arguments["widget"] is not None:
         files[arguments["widget"]] = json.dumps(changes.widget(), sort_keys=True) + "\n"
-    if arguments["page"] is not None:
+    if arguments["page"] is not None or arguments["markdown"] is not None:
         notes = [f"{host} is down: what is to be done there waits" for host in down]
-        data = page_data(changes, unplaced, notes, arguments["child"] is not None)
+        data = page_data(changes, unplaced, notes, arguments["child"] is not None, _reasons(arguments))
+    if arguments["markdown"] is not None:
+        files[arguments["markdown"]] = markdown(data, title=arguments["title"])
+    if arguments["page"] is not None:
         files[arguments["page"]] = render(
             door.read_text(door.DATA / TEMPLATE), data, title=arguments["title"], generated=arguments["generated"]
         )
@@ -105,6 +113,21 @@ def _written(
         ],
         **door.put(files, check_mode, diff),
     }
+
+
+def _reasons(arguments: Mapping[str, t.Any]) -> dict[str, str]:
+    """Why each new place is where it is; nothing where the papers that are needed for that are not at hand: a page is no gate."""
+    try:
+        return explain_plans(
+            door.read_texts(arguments["manifests"]),
+            door.last_plans(arguments["before"], FLEET),
+            door.last_plans(arguments["plans"], FLEET),
+            arguments["hosts"],
+            door.catalogue(),
+            door.known_runtimes([*arguments["templates"], TEMPLATES]),
+        )
+    except FleetError:
+        return {}
 
 
 def _plans(directory: str) -> dict[str, Mapping[str, t.Any]]:

@@ -98,8 +98,18 @@ options:
   page:
     description: HTML page to write. It needs nothing else, has no script and fetches nothing.
     type: path
+  markdown:
+    description: Markdown file to write, with the same as the page, for the discussion of a merge request.
+    type: path
+    version_added: 0.2.0
+  templates:
+    description: Directories with a site's own compose templates, as in O(gpuops.fleet.plan#module:templates).
+    type: list
+    elements: path
+    default: []
+    version_added: 0.2.0
   title:
-    description: Heading of the page.
+    description: Heading of the page and of the Markdown.
     type: str
     default: Plan preview
   generated:

@@ -56,6 +56,20 @@ options:
     description: Fail, after the plans are written, when a service has no place.
     type: bool
     default: false
+  explain:
+    description:
+      - Services or replicas (C(receipt-ocr-1)) of which RV(why) tells why they are where they are. If left out, it tells that of those that
+        are not where they were.
+    type: list
+    elements: str
+    default: []
+    version_added: 0.2.0
+  what_if:
+    description:
+      - A question what would be if (docs/plan.md), as a dictionary, as its text, or as the path of a file with it. It is answered in
+        RV(table) and RV(what_if), and nothing is written.
+    type: raw
+    version_added: 0.2.0
   move:
     description:
       - A replica that a person wants on another host. It gets a place there while everything else stays where it is, or the plan is
@@ -131,8 +145,48 @@ unplaced:
       description: Why it has no place, and the nearest thing that would help.
       type: str
       sample: >-
-        gpu-prod-01: 2 GPUs without room for 30 GiB; what would help: gpu-prod-01 GPU-5c1f07aa has room for 3g.40gb at 4 only if
-        face-match-1 (1g.10gb@6) moves
+        gpu-prod-01: 2 GPUs without room for 30 GiB; what would help: wait for gpu-prod-01 GPU-5c1f07aa until the lease of notebook-lin-1
+        ends on 2026-12-01, or raise the quota of claims by 20 GiB of GPU memory (fleet_quotas)
+explained:
+  description: What is in the way of each replica without a place, and the cheapest changes. Each was planned with, and gives it one.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    service:
+      description: The service.
+      type: str
+      sample: llm-chat
+    replica:
+      description: Number of the replica.
+      type: int
+      sample: 2
+    cause:
+      description: The binding constraint, in a word such as V(model), V(quota), V(port) or V(in use).
+      type: str
+      sample: lease
+    changes:
+      description: What would give it a place, the cheapest first, each with its C(kind), the C(change) in words, and who C(gives_way).
+      type: list
+      elements: dict
+      sample:
+        - kind: lease
+          change: wait for gpu-prod-01 GPU-5c1f07aa until the lease of notebook-lin-1 ends on 2026-12-01
+          gives_way: [notebook-lin-1]
+why:
+  description: One line for each replica that is not where it was, or that O(explain) names.
+  returned: success
+  type: list
+  elements: str
+  sample:
+    - >-
+      receipt-ocr-1: 1g.10gb@6 on gpu-prod-01 GPU-5c1f07aa, new: 5 GPUs of 2 hosts have room for it; chosen for the most stays possible on
+      the GPU
+what_if:
+  description: The answer to O(what_if), as data.
+  returned: when O(what_if) is given
+  type: dict
+  sample: {how_many: {board: h100-sxm5-80gb, gpus: 3, hosts: 1}}
 rollouts:
   description:
     - How new versions come to replicas that run and stay where they are, one line for each service on each host.

@@ -27,19 +27,24 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
     Unplaced,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import COSTS, OF_THE_NEED, SELF, Edit, Option, Scene, Spot
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, OF_THE_NEED, SELF, Edit, Option, Spot, with_value
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import unseen_charge
 
 #: How many changes are tried for one service before a host is added.
 TRIES: t.Final = 8
-#: Work for all services together, in looks at one GPU for one replica; about two seconds of a controller's core.
-BUDGET: t.Final = 40_000
+#: Work for all services together, in units of about ten microseconds of a controller's core.
+BUDGET: t.Final = 80_000
 #: The same for finding out, for many at once, how many more hosts it takes; and from how many on they are asked together.
-SHARED_BUDGET: t.Final = 20_000
+SHARED_BUDGET: t.Final = 30_000
 MANY: t.Final = 24
 #: At most so many GPUs are added to find out how many it takes.
 MOST_GPUS: t.Final = 64
 #: Kinds that may need any host of the fleet, and not only the one where the place is.
-_WIDE: t.Final = frozenset({"moves", "preemption", "priority", "quota", "replicas"})
+_WIDE: t.Final = frozenset({"moves", "preemption", "priority", "replicas"})
+# What may be in the way of many GPUs at once.
+_OF_GPUS: t.Final = frozenset({"drain", "cordon", "lost", "outsider", "pinned layout", "policy mode"})
 Key = tuple[str, int]
 
 
@@ -60,7 +65,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Why a replica has no place, in a word of :data:`repairs.CAUSES`, and the cheapest changes, each of which would give it one."""
+    """Why a replica has no place, in a word of :data:`repair_kinds.CAUSES`, and the cheapest changes, each of which would give it one."""
 
     service: str
     replica: int
@@ -82,10 +87,10 @@ def edited(problem: Problem, edits: Iterable[Edit]) -> Problem:
     """The problem with these values in place of the old ones."""
     for part, name, field, value in edits:
         if part == "service":
-            needs = tuple(replace(need, **{field: value}) if need.service == name else need for need in problem.needs)
+            needs = tuple(with_value(need, field, value) if need.service == name else need for need in problem.needs)
             problem = replace(problem, needs=needs)
         elif part == "host":
-            hosts = tuple(replace(host, **{field: value}) if host.name == name else host for host in problem.hosts)
+            hosts = tuple(with_value(host, field, value) if host.name == name else host for host in problem.hosts)
             problem = replace(problem, hosts=hosts)
         elif part == "gpu":
             problem = replace(problem, hosts=tuple(_with_gpu(host, name, field, value) for host in problem.hosts))
@@ -149,6 +154,7 @@ class _Known:
 
     cause: str
     options: list[tuple[str, Option]]
+    room: str
     board: tuple[Host | None, Gpu] | None
     found: bool = False
     kind: str = ""
@@ -176,6 +182,7 @@ class _Search:
         self.at: dict[str, list[Placement]] = {}
         self.earlier: dict[tuple[str, int], set[str]] = {}
         # What was found for a service that asks for the same: the kind of change, and how many hosts more.
+        self.charges: dict[str, Charge] = {}
         self.known: dict[Need, _Known] = {}
         self.movers: list[str] = []
         # Of the service that is looked at: replicas that only wait for the others of their group.
@@ -196,13 +203,15 @@ class _Search:
         if need.adopted:
             yield from (Proposal(need.service, number, "adopted") for number in rest)
             return
-        own = need.service in self.at or need.rules.all_or_nothing or self._limited(need) or self.scene.fleet.rulebook.alone(need)
+        own = need.service in self.at or need.rules.all_or_nothing or self.scene.fleet.rulebook.alone(need)
         alike = need if own else replace(need, service=SELF)
         if alike not in self.known:
             self.known[alike] = _Known(*self._options(alike, rest), self._board(alike))
         known = self.known[alike]
         cause = known.cause
         options = [(word, _named(option, need.service)) for word, option in known.options]
+        raised = self._raised(need, known.room) if known.room and self._limited(need) else None
+        options += [] if raised is None else [("quota", raised)]
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options
         changes, served, of = self._first(need, tried, rest[:1])
         if changes:
@@ -215,37 +224,43 @@ class _Search:
             for number in rest:
                 yield Proposal(need.service, number, self.words.get(number, cause), (added,) if added and number in more else ())
 
-    def _options(self, need: Need, replicas: Sequence[int]) -> tuple[str, list[tuple[str, Option]]]:
-        """The binding cause, and (cause, what would take it away), the cheapest first."""
+    def _options(self, need: Need, replicas: Sequence[int]) -> tuple[str, list[tuple[str, Option]], str]:
+        """The binding cause; (cause, what would take it away), the cheapest first; a host with room where only the site's rules bind."""
         hosts = [host for host in self.now.hosts if host.environment == need.environment]
         if not hosts:
             names = sorted({host.environment for host in self.now.hosts if not host.down})
             found = [("environment", self._environment(need, name)) for name in names]
-            return "environment", found
+            return "environment", found, ""
         if all(host.down for host in hosts):
-            return "host down", []
+            return "host down", [], ""
         scene, number = self._scene_of(need, replicas[0])
         spots = scene.spots(need, f"{need.service}-{number}")
-        if not spots:
-            return "no GPU" if not any(host.gpus for host in hosts) else "in use", []
         found = [(spot.cause, _combined(spot, choice)) for spot in spots[:4] for choice in _choices(spot)]
-        nearest = min(spots, key=lambda spot: (any(blocker.cause in OF_THE_NEED for blocker in spot.blockers), spot.rank))
-        cause = nearest.cause if nearest.blockers else self._site_cause(need)
+        cause = self._binding(need, spots)
         if cause in ("in use", "priority", "lease") and self.now.moves < 8:
             found.append((cause, Option("moves", COSTS["moves"], "", (Edit("fleet", "", "moves", 8),))))
-        if not spots[0].blockers:
-            found += [(cause, option) for option in self._site_options(need)]
+        room = spots[0].host if spots and not spots[0].blockers else ""
+        if cause in _OF_GPUS and (every := scene.everywhere(need, cause)) is not None:
+            found.append((cause, every))
         if need.replicas > 1 and need.rules.all_or_nothing:
             text = f"let some replicas of {need.service} run without the others ('all_or_nothing')"
-            rules = replace(need.rules, all_or_nothing=False)
-            found.append(("group", Option("replicas", COSTS["replicas"], text, (Edit("service", need.service, "rules", rules),))))
-        return cause, sorted(found, key=lambda each: (each[1].cost, each[1].text))
+            alone = Edit("service", need.service, "rules.all_or_nothing", False)
+            found.append(("group", Option("replicas", COSTS["replicas"], text, (alone,))))
+        return cause, sorted(found, key=lambda each: (each[1].cost, each[1].text)), room
+
+    def _binding(self, need: Need, spots: Sequence[Spot]) -> str:
+        """The cause at the place that is nearest to being right: one on a GPU of the right kind, if there is any."""
+        if not spots:
+            gpus = any(host.gpus for host in self.now.hosts if host.environment == need.environment)
+            return "in use" if gpus else "no GPU"
+        nearest = min(spots, key=lambda spot: (any(blocker.cause in OF_THE_NEED for blocker in spot.blockers), spot.rank))
+        return nearest.cause if nearest.blockers else self._site_cause(need)
 
     def _scene_of(self, need: Need, number: int) -> tuple[Scene, int]:
         """The fleet as the replica finds it; for a group that has no place as a whole, as the first finds it that is one too many."""
         if not need.rules.all_or_nothing or need.replicas == 1:
             return self.scene, number
-        single = Edit("service", need.service, "rules", replace(need.rules, all_or_nothing=False))
+        single = Edit("service", need.service, "rules.all_or_nothing", False)
         problem = edited(self._reduced(need, None), [single])
         solution = self._plan(problem)
         missing = [] if solution is None else [each.replica for each in solution.unplaced if each.service == need.service]
@@ -267,62 +282,72 @@ class _Search:
     def _limited(self, need: Need) -> bool:
         return any(quota.team == need.team for quota in self.now.quotas)
 
-    def _site_options(self, need: Need) -> Iterator[Option]:
-        if self._limited(need):
-            raised = self._raised(need)
-            if raised is not None:
-                yield raised
-
-    def _raised(self, need: Need) -> Option | None:
+    def _raised(self, need: Need, host: str) -> Option | None:
         """The team's quota, and its workspace's, as they have to be for one more replica to have its place."""
         quota = next(each for each in self.now.quotas if each.team == need.team)
-        free = replace(quota, limits=(), workspace=None)
         others = tuple(each for each in self.now.quotas if each is not quota)
-        problem = replace(self._reduced(need, None), quotas=(*others, free))
-        solution = self._plan(problem)
-        if solution is None or not any(place.service == need.service and self._is_new(place) for place in solution.placements):
+        problem = replace(self._reduced(need, {host}), quotas=(*others, replace(quota, limits=(), workspace=None)))
+        solution = self._plan(self._shifted(problem, {host}))
+        new = [] if solution is None else [place for place in solution.placements if self._is_new(place)]
+        if all(place.service != need.service for place in new):
             return None
-        team = {each.service for each in self.now.needs if each.team == need.team}
-        limits = tuple(replace(limit, most=max(limit.most, self._used(solution, team, limit))) for limit in quota.limits)
+        limits = tuple(self._grown(limit, {need.team}, new) for limit in quota.limits)
         edits = [Edit("fleet", "", "quotas", tuple(sorted((*others, replace(quota, limits=limits)), key=lambda each: each.team)))]
-        grown = [
-            f"the quota of {need.team} by {_more(new, old)}" for new, old in zip(limits, quota.limits, strict=True) if new.most > old.most
-        ]
+        grown = _raises(f"the quota of {need.team}", limits, quota.limits)
         space = next((each for each in self.now.workspaces if each.name == quota.workspace), None)
         if space is not None:
-            teams = {each.team for each in self.now.quotas if each.workspace == space.name}
-            members = {each.service for each in self.now.needs if each.team in teams}
-            wider = tuple(replace(limit, most=max(limit.most, self._used(solution, members, limit))) for limit in space.limits)
+            wider = tuple(self._grown(limit, self._teams_of(space.name), new) for limit in space.limits)
             rest = tuple(each for each in self.now.workspaces if each is not space)
             edits.append(Edit("fleet", "", "workspaces", tuple(sorted((*rest, replace(space, limits=wider)), key=lambda each: each.name))))
-            grown += [
-                f"that of workspace {space.name} by {_more(new, old)}"
-                for new, old in zip(wider, space.limits, strict=True)
-                if new.most > old.most
-            ]
-        return Option("quota", COSTS["quota"], f"raise {' and '.join(grown)} (fleet_quotas)", tuple(edits)) if grown else None
+            grown += _raises(f"that of workspace {space.name}", wider, space.limits)
+        text = f"raise {' and '.join(grown)} (fleet_quotas)"
+        return Option("quota", COSTS["quota"], text, tuple(edits), (), host) if grown else None
+
+    def _teams_of(self, space: str) -> set[str]:
+        return {each.team for each in self.now.quotas if each.workspace == space}
+
+    def _grown(self, limit: Limit, teams: set[str], new: Iterable[Placement]) -> Limit:
+        """The limit as it has to be for these places to come to what the teams have."""
+        used = sum(_counted(limit, self._charge(place)) for place in (*self.now.previous, *new) if self._team(place) in teams)
+        return replace(limit, most=max(limit.most, used))
+
+    def _team(self, place: Placement) -> str:
+        need = self.scene.needs.get(place.service)
+        return "" if need is None else need.team
+
+    def _charge(self, place: Placement) -> Charge:
+        """What a place counts against quotas, as the planner counts it."""
+        if place.name not in self.charges or self._is_new(place):
+            host, need = self.scene.fleet.hosts.get(place.host), self.scene.needs.get(place.service)
+            self.charges[place.name] = () if need is None else unseen_charge(need) if host is None else host.charge(need, place)
+        return self.charges[place.name]
+
+    def _shifted(self, problem: Problem, seen: set[str] | None) -> Problem:
+        """The quotas less what their teams have on hosts that a plan of the hosts ``seen`` does not see, or counts only as asked for."""
+        if seen is None or not problem.quotas:
+            return problem
+        kept = {need.service: need for need in problem.needs}
+        unseen = [place for place in self.now.previous if place.host not in seen]
+        there = [
+            (self._team(place), self._charge(place), unseen_charge(kept[place.service]) if place.service in kept else ())
+            for place in unseen
+        ]
+
+        def less(limit: Limit, teams: set[str]) -> Limit:
+            used = sum(_counted(limit, real) - _counted(limit, known) for team, real, known in there if team in teams)
+            return replace(limit, most=limit.most - used)
+
+        quotas = tuple(replace(each, limits=tuple(less(limit, {each.team}) for limit in each.limits)) for each in problem.quotas)
+        spaces = tuple(
+            replace(each, limits=tuple(less(limit, self._teams_of(each.name)) for limit in each.limits)) for each in problem.workspaces
+        )
+        return replace(problem, quotas=quotas, workspaces=spaces)
 
     def _is_new(self, place: Placement) -> bool:
         return (place.service, place.replica) not in self.placed
 
-    def _used(self, solution: Solution, services: set[str], limit: Limit) -> int:
-        return sum(self._charge(place, limit) for place in solution.placements if place.service in services)
-
-    def _charge(self, place: Placement, limit: Limit) -> int:
-        """What one replica counts against a limit."""
-        host = self.scene.fleet.hosts.get(place.host)
-        states = [] if host is None else [state for state in host.usable(place.gpus) if limit.board.lower() in state.gpu.board]
-        if limit.counted == "gpus":
-            return len(states) if place.mode == "whole" else 0
-        profiles = [state.cutter.profiles[place.slice.profile] for state in states if state.cutter is not None and place.slice is not None]
-        if limit.counted == "slices":
-            return sum(profile.size for profile in profiles)
-        if place.mode == "shared":
-            return self.scene.needs[place.service].memory_mib if states else 0
-        return sum(profile.memory_mib for profile in profiles) + sum(state.gpu.memory_mib for state in states if place.slice is None)
-
     def _first(self, need: Need, options: Sequence[tuple[str, Option]], targets: Sequence[int]) -> tuple[tuple[Change, ...], set[int], str]:
-        """The cheapest option that serves the targets, one of another kind beside it, whom the first serves, and what was in the way."""
+        """The cheapest option that serves the targets, one of another kind that serves as many, whom they serve, what was in the way."""
         found: list[Change] = []
         served: set[int] = set()
         word = ""
@@ -330,13 +355,12 @@ class _Search:
             if found and (option.kind == found[0].kind or option.cost > 2 * found[0].cost + 100):
                 continue
             change, now = self._tried(need, option, targets)
-            if change is None:
+            if change is None or not served <= now:
                 continue
             found.append(change)
-            word = word or cause
-            served = now if len(found) == 1 else served & now
             if len(found) == 2:
                 break
+            word, served = cause, now
         return tuple(found), served, word
 
     def _tried(self, need: Need, option: Option, targets: Sequence[int]) -> tuple[Change | None, set[int]]:
@@ -357,7 +381,10 @@ class _Search:
 
     def _served(self, need: Need, option: Option, targets: Sequence[int]) -> set[int] | None:
         """Whom of the service the option serves beside those that have a place; None when a target is not among them, or others lose."""
-        problem = edited(self._reduced(need, self._where(need, option)), option.edits)
+        seen = self._where(need, option)
+        problem = self._shifted(edited(self._reduced(need, seen), option.edits), seen)
+        if self.many and option.kind != "moves":
+            problem = replace(problem, moves=0)
         edited_services = frozenset(edit.name for edit in option.edits if edit.part == "service")
         solution = self._plan(replace(problem, changed=edited_services))
         if solution is None:
@@ -370,8 +397,8 @@ class _Search:
         return None if gone or not set(targets) <= now else now
 
     def _where(self, need: Need, option: Option) -> set[str] | None:
-        """The hosts that a plan has to see to judge an option; None for all of them, as a quota needs, which counts everywhere."""
-        if self._limited(need) or option.kind in _WIDE or need.rules.together or need.rules.all_or_nothing:
+        """The hosts that a plan has to see to judge an option; None for all of them."""
+        if option.kind in _WIDE or need.rules.together or need.rules.all_or_nothing:
             return None
         if option.kind == "hosts":
             return set()
@@ -405,10 +432,11 @@ class _Search:
 
     def _plan(self, problem: Problem) -> Solution | None:
         """A plan, if there is work left for it."""
-        gpus = sum(len(host.gpus) for host in problem.hosts)
-        waiting = sum(need.replicas for need in problem.needs) - len(problem.previous)
-        work = (gpus + 2) * (max(waiting, 0) + 1) + 2 * (len(problem.previous) + len(problem.needs))
-        if work > self.share or work + self.scene.looked > self.left:
+        waiting = max(sum(need.replicas for need in problem.needs) - len(problem.previous), 0) + 1
+        work = 2 * waiting * (len(problem.hosts) + 1) + 10 * len(problem.previous) + sum(len(host.gpus) for host in problem.hosts)
+        # Whoever finds no place looks for others who could make room, too; and quotas are asked for every single profile.
+        work *= (3 if problem.moves or problem.preemption else 1) * (2 if problem.quotas else 1)
+        if work > self.share or work + 5 * self.scene.looked > self.left:
             return None
         self.left -= work
         return make_plan(problem)
@@ -506,6 +534,14 @@ def _elsewhere(place: Placement, old: Placement) -> bool:
     return (place.host, place.gpus, place.slice, place.mode) != (old.host, old.gpus, old.slice, old.mode)
 
 
+def _counted(limit: Limit, charge: Charge) -> int:
+    return sum(much for board, counted, much in charge if counted == limit.counted and limit.board.lower() in board)
+
+
+def _raises(whose: str, new: Sequence[Limit], old: Sequence[Limit]) -> list[str]:
+    return [f"{whose} by {_more(after, before)}" for after, before in zip(new, old, strict=True) if after.most > before.most]
+
+
 def _more(new: Limit, old: Limit) -> str:
     by = new.most - old.most
     what = {"memory": format_size(by), "slices": f"{by} memory slices", "gpus": f"{by} GPU{'s' if by > 1 else ''}"}[old.counted]
@@ -526,13 +562,17 @@ def _named(option: Option, service: str) -> Option:
     return option._replace(edits=edits)
 
 
-def _combined(spot: Spot, options: Sequence[Option]) -> Option:
-    """All that has to be done for one place, as one option, under the name of the dearest."""
+def _combined(spot: Spot, choice: Sequence[Option]) -> Option:
+    """All that has to be done for one place, as one option, under the name of the dearest. What a later one does again is left out."""
+    options: list[Option] = []
+    known: set[tuple[str, str, str]] = set()
+    for option in reversed(choice):
+        touched = {edit[:3] for edit in option.edits}
+        if not touched <= known:
+            options.insert(0, option)
+            known |= touched
     dearest = max(options, key=lambda option: (option.cost, option.text))
-    edits: list[Edit] = []
-    for edit in (edit for option in options for edit in option.edits):
-        if edit not in edits:
-            edits.append(edit)
+    edits = tuple(edit for option in options for edit in option.edits)
     lost = tuple(sorted({name for option in options for name in option.lost}))
     text = "; and ".join(dict.fromkeys(option.text for option in options))
-    return Option(dearest.kind, sum(option.cost for option in options), text, tuple(edits), lost, spot.host)
+    return Option(dearest.kind, sum(option.cost for option in options), text, edits, lost, spot.host)

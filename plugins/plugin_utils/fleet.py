@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
@@ -158,6 +158,29 @@ def ask_fleet(
     manifests, previous, policies = _read_all([*manifest_texts, *what_if.manifests()], plan_texts, hosts, runtimes)
     bars = _bars(judge, catalogue, hosts, manifests)
     return what_if.answer(_problem(manifests, previous, policies, hosts, catalogue, (), bars), catalogue)
+
+
+def explain_plans(
+    manifest_texts: Texts,
+    before_texts: Mapping[str, tuple[str, str]],
+    plan_texts: Mapping[str, tuple[str, str]],
+    hosts: Mapping[str, Mapping[str, t.Any]],
+    catalogue: Catalogue,
+    runtimes: Collection[str] = (),
+) -> dict[str, str]:
+    """Why each replica is where these plans have it, of those that the plans of before have elsewhere or not at all: name -> words.
+
+    Planning again from a plan changes nothing, so the plans need not say it themselves.
+
+    :raises FleetError: as :func:`plan_fleet`.
+    """
+    manifests, plans, policies = _read_all(manifest_texts, plan_texts, hosts, runtimes)
+    problem = _problem(manifests, plans, policies, hosts, catalogue, (), {})
+    before = (placement for name in sorted(before_texts) for placement in read_plan(*before_texts[name]).placements)
+    solution = make_plan(problem)
+    found = why_here(replace(problem, previous=tuple(before)), solution, kept=False)
+    same = {place.name for place in set(solution.placements).intersection(problem.previous)}
+    return {reason.name: reason.text for reason in found if reason.name in same}
 
 
 def _problem(

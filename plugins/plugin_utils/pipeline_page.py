@@ -17,6 +17,8 @@ from jinja2 import Environment, StrictUndefined, TemplateError
 TEMPLATE: t.Final = "preview.html.j2"
 
 WORDS: t.Final = {CREATE: "new", UPDATE: "changed", DELETE: "removed", KEEP: "kept"}
+# What Markdown, or HTML in it, would read as more than a sign.
+_SIGNS: t.Final = frozenset("\\`*_[]<>|~&#@!")
 SIGNS: t.Final = {CREATE: "+", UPDATE: "~", DELETE: "−", KEEP: "="}
 
 
@@ -26,13 +28,21 @@ def summary(changes: Changes) -> str:
     return f"{counts[0]} replica{'' if counts[0] == 1 else 's'} new, {counts[1]} changed, {counts[2]} removed, {counts[3]} as they are"
 
 
-def page_data(changes: Changes, unplaced: Sequence[Mapping[str, t.Any]], notes: Iterable[str], binding: bool = False) -> dict[str, t.Any]:
+def page_data(
+    changes: Changes,
+    unplaced: Sequence[Mapping[str, t.Any]],
+    notes: Iterable[str],
+    binding: bool = False,
+    reasons: Mapping[str, str] | None = None,
+) -> dict[str, t.Any]:
     """What the page shows: the counts, a row a replica (what changes first), GPUs whose slices change, who has no place, remarks.
 
-    ``binding``: the plan is one that is carried out, and no preview.
+    ``binding``: the plan is one that is carried out, and no preview. ``reasons``: replica -> why its new place is where it is.
     """
     order = [CREATE, UPDATE, DELETE, KEEP]
-    rows = sorted((_row(changes, replica) for replica in changes.replicas), key=lambda row: (order.index(row["action"]), row["name"]))
+    rows = sorted(
+        (_row(changes, replica, reasons or {}) for replica in changes.replicas), key=lambda row: (order.index(row["action"]), row["name"])
+    )
     return {
         "summary": summary(changes),
         "counts": [(WORDS[action], action, changes.count(action)) for action in order],
@@ -48,8 +58,9 @@ def page_data(changes: Changes, unplaced: Sequence[Mapping[str, t.Any]], notes: 
     }
 
 
-def _row(changes: Changes, replica: Replica) -> dict[str, str]:
+def _row(changes: Changes, replica: Replica, reasons: Mapping[str, str] | None = None) -> dict[str, str]:
     service = changes.services.get(replica.service)
+    reason = (reasons or {}).get(replica.name)
     return {
         "name": replica.name,
         "action": replica.action,
@@ -59,7 +70,7 @@ def _row(changes: Changes, replica: Replica) -> dict[str, str]:
         "environment": service.environment if service else "",
         "before": _at(replica.before),
         "after": _at(replica.after),
-        "why": replica.why,
+        "why": replica.why if reason is None else f"{replica.why}; {reason}",
     }
 
 
@@ -80,6 +91,32 @@ def lines(changes: Changes, unplaced: Sequence[Mapping[str, t.Any]]) -> list[str
     )
     rest = [f"no place for {each['service']} replica {each['replica']}: {each['reason']}" for each in unplaced]
     return [*(table(rows) if len(rows) > 1 else []), *rest, summary(changes)]
+
+
+def markdown(data: Mapping[str, t.Any], *, title: str) -> str:
+    """The same as the page, in Markdown for the discussion of a merge request. ``data``: of :func:`page_data`."""
+    text = [f"## {_plain(title)}", "", f"{data['summary']}.", ""]
+    if data["unplaced"]:
+        text += ["### Without a place", ""]
+        text += [f"- **{_plain(each['service'])}** replica {each['replica']}: {_plain(each['reason'])}" for each in data["unplaced"]]
+        text.append("")
+    if data["changed"]:
+        text += ["| replica | change | from | to | why |", "|---|---|---|---|---|"]
+        text += [
+            f"| {' | '.join(_plain(row[key]) or '–' for key in ('name', 'word', 'before', 'after', 'why'))} |" for row in data["changed"]
+        ]
+        text.append("")
+    if data["gpus"]:
+        text += ["| host | GPU | cut as | becomes |", "|---|---|---|---|"]
+        text += [f"| {' | '.join(_plain(row[key]) for key in ('host', 'gpu', 'before', 'after'))} |" for row in data["gpus"]]
+        text.append("")
+    text += [f"- {_plain(note)}" for note in data["notes"]]
+    return "\n".join(text).rstrip() + "\n"
+
+
+def _plain(value: object) -> str:
+    """Text that Markdown takes as text, on one line and in one cell of a table."""
+    return "".join(f"\\{sign}" if sign in _SIGNS else sign for sign in " ".join(str(value).split()))
 
 
 def render(template: str, data: Mapping[str, t.Any], *, title: str, generated: str = "") -> str:

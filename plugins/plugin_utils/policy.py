@@ -57,6 +57,8 @@ OTHER_VARIABLES = frozenset(
         "fleet_passthrough_rules",
         "fleet_gpu_settings",
         "fleet_fail_unplaced",
+        "fleet_explain",
+        "fleet_what_if",
         "fleet_holder",
         "fleet_lease_seconds",
         "fleet_lease_wait",

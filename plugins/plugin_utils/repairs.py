@@ -9,141 +9,25 @@ Nothing here is promised: whether a change helps is found out by planning with i
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import take
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Problem, Resources, Rules, Solution
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
-
-#: What can be in the way, in the order in which it is looked at; the last word that every host has is the binding one.
-CAUSES: t.Final = (
-    "environment",
-    "host down",
-    "no GPU",
-    "adopted",
-    "model",
-    "compatibility",
-    "profile",
-    "memory",
-    "count",
-    "policy mode",
-    "pinned layout",
-    "lost",
-    "drain",
-    "cordon",
-    "outsider",
-    "in use",
-    "priority",
-    "lease",
-    "host cpus",
-    "host memory",
-    "host shm",
-    "host disk",
-    "port",
-    "spread",
-    "apart",
-    "together",
-    "quota",
-    "group",
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
+    SELF,
+    Blocker,
+    Edit,
+    Option,
+    Spot,
+    amount,
+    eased,
+    merged,
+    option_of,
 )
-#: What each kind of change costs whoever makes it: a line of the owner's own manifest first, other people's places and new hardware last.
-COSTS: t.Final[Mapping[str, int]] = {
-    "port": 100,
-    "ports": 150,
-    "moves": 200,
-    "lease": 250,
-    "release": 300,
-    "uncordon": 300,
-    "shared_max": 300,
-    "quota": 350,
-    "spread": 400,
-    "apart": 400,
-    "together": 400,
-    "mode": 400,
-    "sharing": 400,
-    "models": 450,
-    "gate": 500,
-    "pin": 500,
-    "resources": 500,
-    "profile": 600,
-    "memory": 600,
-    "compute": 600,
-    "isolation": 650,
-    "environment": 700,
-    "count": 700,
-    "replicas": 700,
-    "outsider": 750,
-    "preemption": 750,
-    "capacity": 800,
-    "repair": 850,
-    "priority": 900,
-    "stop": 950,
-    "hosts": 2000,
-}
-#: Causes that are between the service and the kinds of GPU that there are: they bind only where no GPU of the right kind is in question.
-OF_THE_NEED: t.Final = frozenset({"model", "compatibility", "profile", "memory", "count"})
-
-
-#: In place of a service's name while a finding holds for all that ask for the same.
-SELF: t.Final = ""
-
-
-class Edit(t.NamedTuple):
-    """One value that becomes another. ``part``: service, host, gpu or fleet; ``name``: whose (a GPU's UUID, '' for the fleet);
-    ``field``: as the problem's types have it, or ``hosts`` of the fleet, whose ``value`` are hosts that come."""
-
-    part: str
-    name: str
-    field: str
-    value: t.Any
-
-
-class Option(t.NamedTuple):
-    """One way to take one thing out of the way. ``lost``: replicas that give their place away for it, by name; ``host``: where the
-    place would be, '' for anywhere."""
-
-    kind: str
-    cost: int
-    text: str
-    edits: tuple[Edit, ...]
-    lost: tuple[str, ...] = ()
-    host: str = ""
-
-
-class Blocker(t.NamedTuple):
-    """One thing that is in the way."""
-
-    cause: str
-    options: tuple[Option, ...]
-
-    @property
-    def best(self) -> Option:
-        """The cheapest way."""
-        return min(self.options, key=lambda option: (option.cost, option.text))
-
-
-class Spot(t.NamedTuple):
-    """A host, and all that keeps the service from it; nothing where only the whole fleet's rules do."""
-
-    host: str
-    blockers: tuple[Blocker, ...]
-
-    @property
-    def rank(self) -> tuple[int, int, str]:
-        """What it costs to take the place."""
-        return (sum(blocker.best.cost for blocker in self.blockers), len(self.blockers), self.host)
-
-    @property
-    def cause(self) -> str:
-        """The thing that costs most."""
-        return max(self.blockers, key=lambda blocker: (blocker.best.cost, CAUSES.index(blocker.cause))).cause
-
-
-def _option(kind: str, text: str, *edits: Edit, more: float = 0, lost: Iterable[str] = ()) -> Option:
-    """``more``: how much of the thing, 0 to 1; between two of one kind the smaller is cheaper."""
-    return Option(kind, COSTS[kind] + round(49 * min(max(more, 0), 1)), text, edits, tuple(lost))
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
 
 class Scene:
@@ -173,14 +57,7 @@ class Scene:
         if host is None or need is None:
             return
         states = host.usable(place.gpus)
-        for state in states:
-            if place.slice is not None:
-                state.take_slice(place.name, place.service, place.slice)
-            elif place.mode == "shared":
-                state.take_share(place.name, place.service, need.memory_mib, need.compute or 0, place.sharing)
-            else:
-                state.take_whole(place.name, place.service)
-        if states:
+        if states and take(need, place, states):
             host.seat(need, place)
 
     def hard_to_ask(self, name: str) -> int:
@@ -203,6 +80,23 @@ class Scene:
                 found.append(Spot(host.host.name, (*gpus, *self._on_host(host, need, name))))
         return sorted(found, key=lambda spot: spot.rank)
 
+    def everywhere(self, need: Need, cause: str) -> Option | None:
+        """One thing that is in the way on many GPUs and nothing else, taken away on all of them: one alone may go to somebody who comes
+        before; None where there are not several."""
+        found = [
+            blockers[0].best
+            for host in self.fleet.hosts.values()
+            if host.host.environment == need.environment
+            for blockers in self._all_gpus(host, need)
+            if blockers is not None and len(blockers) == 1 and blockers[0].cause == cause
+        ]
+        ways = [option for option in found if option.kind == found[0].kind]
+        if len({option.edits for option in ways}) < 2 or any(option.lost for option in ways):
+            return None
+        edits = tuple(dict.fromkeys(edit for option in ways for edit in option.edits))
+        text = f"{ways[0].text}; and the same for {len(ways) - 1} more GPU{'s' if len(ways) > 2 else ''}"
+        return option_of(ways[0].kind, text, *edits, more=1)
+
     def _on_gpus(self, host: HostState, need: Need) -> tuple[Blocker, ...] | None:
         """The blockers of the cheapest GPUs of the host that could be made right, together; None where there are not enough of them."""
         boards: dict[str, list[tuple[int, str, tuple[Blocker, ...]]]] = {}
@@ -213,13 +107,13 @@ class Scene:
         best: tuple[int, str, tuple[Blocker, ...]] | None = None
         for board, found in sorted(boards.items()):
             cheapest = sorted(found, key=lambda each: each[:2])[: need.count]
-            merged = _merged(blocker for _cost, _pci, blockers in cheapest for blocker in blockers)
+            together = merged(blocker for _cost, _pci, blockers in cheapest for blocker in blockers)
             if len(cheapest) < need.count:
                 less = f"ask for {len(cheapest)} GPU{'s' if len(cheapest) > 1 else ''} in place of {need.count} ('count'): "
                 text = f"{less}{host.host.name} has no more of one board"
                 edit = Edit("service", need.service, "count", len(cheapest))
-                merged = (*merged, Blocker("count", (_option("count", text, edit, more=1 - len(cheapest) / need.count),)))
-            rank = (sum(blocker.best.cost for blocker in merged), board, merged)
+                together = (*together, Blocker("count", (option_of("count", text, edit, more=1 - len(cheapest) / need.count),)))
+            rank = (sum(blocker.best.cost for blocker in together), board, together)
             if best is None or rank[:2] < best[:2]:
                 best = rank
         return None if best is None else best[2]
@@ -246,26 +140,23 @@ class Scene:
         floor = 0.1 if kind == "cpus" else 1
         if have >= floor:
             left = have if kind == "cpus" else int(have)
-            values: dict[str, t.Any] = {kind: left}
-            less = replace(need.resources, **values)
             text = f"ask for {amount(kind, left)} in place of {amount(kind, want)}: {host.host.name} has no more left"
-            yield _option("resources", text, Edit("service", need.service, "resources", less), more=1 - left / want)
-        capacity = host.host.capacity
-        grown = replace(capacity, **{kind: round(getattr(capacity, kind) + want - have, 6)})
+            yield option_of("resources", text, Edit("service", need.service, f"resources.{kind}", left), more=1 - left / want)
+        grown = round(getattr(host.host.capacity, kind) + want - have, 6)
         text = f"free {amount(kind, round(want - have, 6))} on {host.host.name}, or give it so much more"
-        yield _option("capacity", text, Edit("host", host.host.name, "capacity", grown), more=(want - have) / max(want, 1))
+        yield option_of("capacity", text, Edit("host", host.host.name, f"capacity.{kind}", grown), more=(want - have) / max(want, 1))
 
     def _port_options(self, host: HostState, need: Need, refusal: str) -> Iterator[Option]:
         asked = tuple((port, None) for port, _number in need.ports)
         if asked != need.ports:
             text = f"leave the host port out ({refusal} of {host.host.name}), and a free one is chosen"
-            yield _option("port", text, Edit("service", need.service, "ports", asked))
+            yield option_of("port", text, Edit("service", need.service, "ports", asked))
         taken = {*host.ports, *host.host.listening, *host.host.ports, *self.fleet.asked}
         first = max((*host.host.ports, 17999)) + 1
         fresh = [port for port in (*range(first, 65536), *range(18000, 65536)) if port not in taken][: len(need.ports)]
         if len(fresh) == len(need.ports) and (asked == need.ports or not set(host.host.ports) - taken):
             text = f"widen fleet_ports of {host.host.name} by {len(fresh)}"
-            yield _option("ports", text, Edit("host", host.host.name, "ports", (*host.host.ports, *fresh)))
+            yield option_of("ports", text, Edit("host", host.host.name, "ports", (*host.host.ports, *fresh)))
 
     def _rule_blockers(self, host: HostState, need: Need) -> Iterator[Blocker]:
         rules, service = need.rules, need.service
@@ -273,17 +164,18 @@ class Scene:
         if rules.max_per_host is not None and host.replicas.get(service, 0) >= rules.max_per_host:
             more = host.replicas[service] + 1
             text = f"raise its 'max_per_host' to {more}"
-            yield Blocker("spread", (_option("spread", text, _rules(need, max_per_host=more)),))
+            yield Blocker("spread", (option_of("spread", text, Edit("service", service, "rules.max_per_host", more)),))
         against = [other for other in there if other in rules.apart or service in self._rules_of(other).apart]
         if against:
-            edits = [_rules(need, apart=tuple(other for other in rules.apart if other not in against))]
-            said = [self.needs[other] for other in against if service in self._rules_of(other).apart]
-            edits += [_rules(other, apart=tuple(each for each in other.rules.apart if each != service)) for other in said]
+            edits = [Edit("service", service, "rules.apart", tuple(other for other in rules.apart if other not in against))]
+            for other in against:
+                said = self._rules_of(other).apart
+                edits += [Edit("service", other, "rules.apart", tuple(each for each in said if each != service))] if service in said else []
             text = f"let it be on one host with {' and '.join(against)} ('apart')"
-            yield Blocker("apart", (_option("apart", text, *edits, more=len(against) / 10),))
+            yield Blocker("apart", (option_of("apart", text, *edits, more=len(against) / 10),))
         if rules.together and not any(other in rules.together for other in there):
             text = f"let it be on a host without {' or '.join(rules.together)} ('together')"
-            yield Blocker("together", (_option("together", text, _rules(need, together=())),))
+            yield Blocker("together", (option_of("together", text, Edit("service", service, "rules.together", ())),))
 
     def _rules_of(self, service: str) -> Rules:
         return self.needs[service].rules if service in self.needs else Rules()
@@ -311,30 +203,6 @@ class Scene:
         return self._ways[key]
 
 
-def _rules(need: Need, **values: t.Any) -> Edit:
-    return Edit("service", need.service, "rules", replace(need.rules, **values))
-
-
-def eased(need: Need, edits: Iterable[Edit]) -> Need:
-    """The need as these edits make it."""
-    values = {edit.field: edit.value for edit in edits if edit.part == "service" and edit.name == need.service}
-    return replace(need, **values)
-
-
-def _merged(blockers: Iterable[Blocker]) -> tuple[Blocker, ...]:
-    """What several GPUs have in common is one thing; what each has of its own stays."""
-    found: list[Blocker] = []
-    for blocker in blockers:
-        if blocker not in found:
-            found.append(blocker)
-    return tuple(found)
-
-
-def amount(kind: str, value: float) -> str:
-    """``3 cpus``, ``20 GiB memory``."""
-    return f"{value:g} cpus" if kind == "cpus" else f"{format_size(int(value))} {kind}"
-
-
 class _Look:
     """One GPU, seen by one need."""
 
@@ -357,7 +225,9 @@ class _Look:
         per_gpu = self.need.rules.max_per_gpu
         if per_gpu is not None and self.state.replicas.get(self.need.service, 0) >= per_gpu:
             text = f"raise its 'max_per_gpu' to {per_gpu + 1}"
-            found.append(Blocker("spread", (_option("spread", text, _rules(self.need, max_per_gpu=per_gpu + 1)),)))
+            found.append(
+                Blocker("spread", (option_of("spread", text, Edit("service", self.need.service, "rules.max_per_gpu", per_gpu + 1)),))
+            )
         used = self._used()
         if used is not None:
             if not used.options:
@@ -374,12 +244,12 @@ class _Look:
             against = tuple(part for part in need.not_models if part.lower() not in board)
             if against != need.not_models:
                 edits.append(Edit("service", need.service, "not_models", against))
-            yield Blocker("model", (_option("models", f"let it run on {board} too: change 'models' or 'not_models'", *edits),))
+            yield Blocker("model", (option_of("models", f"let it run on {board} too: change 'models' or 'not_models'", *edits),))
         bar = self.state.barred(need)
         if bar is not None:
             rest = {key: no for key, no in need.bars.items() if key != (self.host.name, board)}
             text = bar.remedy or f"{self.host.name}: {bar.reason}"
-            yield Blocker("compatibility", (_option("gate", text, Edit("service", need.service, "bars", rest)),))
+            yield Blocker("compatibility", (option_of("gate", text, Edit("service", need.service, "bars", rest)),))
 
     def _policy(self) -> Iterator[Blocker]:
         gpu, host = self.gpu, self.host
@@ -390,35 +260,35 @@ class _Look:
             return
         if self.mode not in host.modes:
             edit = Edit("host", host.name, "modes", tuple(sorted((*host.modes, self.mode))))
-            yield Blocker("policy mode", (_option("mode", f"allow '{self.mode}' in fleet_gpu_modes of {host.name}", edit),))
+            yield Blocker("policy mode", (option_of("mode", f"allow '{self.mode}' in fleet_gpu_modes of {host.name}", edit),))
         if self.mode == "shared" and self.need.sharing not in host.sharing:
             edit = Edit("host", host.name, "sharing", tuple(sorted((*host.sharing, self.need.sharing))))
-            yield Blocker("policy mode", (_option("sharing", f"allow '{self.need.sharing}' in fleet_sharing of {host.name}", edit),))
+            yield Blocker("policy mode", (option_of("sharing", f"allow '{self.need.sharing}' in fleet_sharing of {host.name}", edit),))
 
     def _unpin(self) -> Option:
         edits = [Edit("gpu", self.gpu.uuid, "pin", None)]
         if self.mode not in self.host.modes:
             edits.append(Edit("host", self.host.name, "modes", tuple(sorted((*self.host.modes, self.mode)))))
         text = f"take {self.where} out of fleet_gpu_layouts" + (f" and allow '{self.mode}' in fleet_gpu_modes" if len(edits) > 1 else "")
-        return _option("pin", text, *edits)
+        return option_of("pin", text, *edits)
 
     def _closed(self) -> Iterator[Blocker]:
         gpu = self.gpu
         if gpu.blocked is not None:
             text = f"bring {self.where} back, which is {gpu.blocked}"
-            yield Blocker("lost", (_option("repair", text, Edit("gpu", gpu.uuid, "blocked", None)),))
+            yield Blocker("lost", (option_of("repair", text, Edit("gpu", gpu.uuid, "blocked", None)),))
         if gpu.drain is not None:
             text = f"{self.where} is {gpu.drain.words}: {gpu.drain.remedy}"
-            yield Blocker("drain", (_option("release", text, Edit("gpu", gpu.uuid, "drain", None)),))
+            yield Blocker("drain", (option_of("release", text, Edit("gpu", gpu.uuid, "drain", None)),))
         if gpu.cordoned:
             text = f"{self.where} is cordoned: take it out of fleet_cordoned_gpus"
-            yield Blocker("cordon", (_option("uncordon", text, Edit("gpu", gpu.uuid, "cordoned", False)),))
+            yield Blocker("cordon", (option_of("uncordon", text, Edit("gpu", gpu.uuid, "cordoned", False)),))
         others = [name for one in gpu.instances for name in one.outsiders] if self.mode != "mig" else []
         busy = [*gpu.outsiders, *others]
         if busy and self.state.mode is None:
             quiet = tuple(replace(one, outsiders=()) for one in gpu.instances) if others else gpu.instances
             edits = (Edit("gpu", gpu.uuid, "outsiders", ()), Edit("gpu", gpu.uuid, "instances", quiet))
-            yield Blocker("outsider", (_option("outsider", f"stop {busy[0]} on {self.where}, or run playbook adopt", *edits),))
+            yield Blocker("outsider", (option_of("outsider", f"stop {busy[0]} on {self.where}, or run playbook adopt", *edits),))
 
     def _size(self) -> Blocker | None:
         """A need that this board could not serve, even empty."""
@@ -430,7 +300,7 @@ class _Look:
         if need.memory_mib <= most:
             return None
         text = f"the GPUs of {self.host.name} have {format_size(most)} to give: ask for no more"
-        less = _option("memory", text, Edit("service", need.service, "memory_mib", most), more=1 - most / need.memory_mib)
+        less = option_of("memory", text, Edit("service", need.service, "memory_mib", most), more=1 - most / need.memory_mib)
         return Blocker("memory", (less,) if most > 0 else ())
 
     def _acceptable(self, need: Need) -> tuple[str, ...]:
@@ -444,19 +314,19 @@ class _Look:
         if cutter is not None and cutter.largest_mib:
             if need.profile is not None and self._acceptable(replace(need, profile=None)):
                 text = f"leave 'profile' out: {self.gpu.board} has no {need.profile} that serves"
-                yield _option("profile", text, Edit("service", service, "profile", None))
+                yield option_of("profile", text, Edit("service", service, "profile", None))
             largest = cutter.largest_mib
             if need.memory_mib > largest and self._acceptable(replace(need, memory_mib=largest)):
                 text = f"the largest slice here has {format_size(largest)}: ask for no more"
-                yield _option("memory", text, Edit("service", service, "memory_mib", largest), more=1 - largest / need.memory_mib)
+                yield option_of("memory", text, Edit("service", service, "memory_mib", largest), more=1 - largest / need.memory_mib)
             if need.compute and self._acceptable(replace(need, compute=None)):
                 most = max(
                     cutter.profiles[name].sm / cutter.sm for name in cutter.acceptable(need.memory_mib, None, need.profile) if cutter.sm
                 )
                 text = f"ask for {most:.2g} of the compute in place of {need.compute:g}"
-                yield _option("compute", text, Edit("service", service, "compute", int(most * 100) / 100), more=1 - most / need.compute)
+                yield option_of("compute", text, Edit("service", service, "compute", int(most * 100) / 100), more=1 - most / need.compute)
         if need.memory_mib <= self.gpu.memory_mib and "whole" in self.host.modes and need.profile is None:
-            yield _option("isolation", f"write 'isolation: exclusive': {self.host.name} has whole GPUs", *self._exclusive())
+            yield option_of("isolation", f"write 'isolation: exclusive': {self.host.name} has whole GPUs", *self._exclusive())
 
     def _exclusive(self) -> tuple[Edit, ...]:
         return (Edit("service", self.need.service, "isolation", "exclusive"), Edit("service", self.need.service, "compute", None))
@@ -518,7 +388,7 @@ class _Look:
                 edits.append(Edit("service", need.service, "compute", int(100 * profile.sm / state.cutter.sm) / 100))
             text = f"ask for {profile.name} ({format_size(profile.memory_mib)}) or less: {self.where} has room for it"
             share = profile.memory_mib / max(need.memory_mib, profile.memory_mib, 1)
-            yield _option("profile" if need.profile else "memory", text, *edits, more=1 - share)
+            yield option_of("profile" if need.profile else "memory", text, *edits, more=1 - share)
             return
 
     def _shared(self) -> Blocker | None:
@@ -532,13 +402,13 @@ class _Look:
         if len(state.tenants) >= host.shared_max:
             more = len(state.tenants) + 1
             options.append(
-                _option("shared_max", f"raise fleet_shared_max of {host.name} to {more}", Edit("host", host.name, "shared_max", more))
+                option_of("shared_max", f"raise fleet_shared_max of {host.name} to {more}", Edit("host", host.name, "shared_max", more))
             )
             cause = "policy mode"
         elif 0 < state.memory_free < need.memory_mib:
             text = f"ask for {format_size(state.memory_free)} or less: {self.where} has no more left to share"
             options.append(
-                _option(
+                option_of(
                     "memory",
                     text,
                     Edit("service", need.service, "memory_mib", state.memory_free),
@@ -548,7 +418,7 @@ class _Look:
         elif need.compute and 0 < state.compute_free < need.compute:
             text = f"ask for {state.compute_free:g} of the compute: {self.where} has no more left to share"
             options.append(
-                _option(
+                option_of(
                     "compute",
                     text,
                     Edit("service", need.service, "compute", state.compute_free),
@@ -579,16 +449,16 @@ class _Look:
         if len(ends) == len(owners):
             text = f"wait for {self.where} until {'the lease' if len(owners) == 1 else 'the leases'} of {named} end"
             text += f"{'s' if len(owners) == 1 else ''} on {max(ends)}"
-            yield _option("lease", text, *stop, more=size, lost=gone)
+            yield option_of("lease", text, *stop, more=size, lost=gone)
         highest = max(owner.priority for owner in needs.values())
         allow = () if self.scene.problem.preemption else (Edit("fleet", "", "preemption", True),)
         if allow and highest < self.need.priority:
             text = f"allow fleet_preemption: {named} would give way on {self.where}"
-            yield _option("preemption", text, *allow, more=size, lost=gone)
+            yield option_of("preemption", text, *allow, more=size, lost=gone)
         elif highest >= self.need.priority and highest < 100:
             text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}: {named} would give way"
-            yield _option("priority", text, Edit("service", self.need.service, "priority", highest + 1), *allow, more=size, lost=gone)
-        yield _option(
+            yield option_of("priority", text, Edit("service", self.need.service, "priority", highest + 1), *allow, more=size, lost=gone)
+        yield option_of(
             "stop",
             f"{self.where} has room for it without {' and '.join(services)}: stop or move what is there",
             *stop,

@@ -129,7 +129,7 @@ def test_what_has_no_place_fails_only_on_request_and_after_writing(site: dict[st
     assert (strict["failed"], strict["changed"]) == (True, False)
     assert strict["msg"] == (
         "big replica 1: h1: 2 GPUs without a profile for 90 GiB; "
-        "what would help: the largest slice here has 80384 MiB: ask for less, or for 'isolation: exclusive'"
+        "what would help: ask for 3g.40gb (40192 MiB) or less: h1 GPU-h1-0 has room for it"
     )
     assert yaml.safe_load(files(tmp_path)["fleet.yml"])["unplaced"] == strict["unplaced"]
 

@@ -108,7 +108,7 @@ def test_the_table_says_where_and_what_changes() -> None:
 
 def test_what_has_no_place_is_in_the_fleet_file() -> None:
     planned = plan([("m/a.yml", manifest_text(environment="training"))])
-    reason = "no host has the environment 'training'; what would help: write one of production, staging, or set fleet_environment on a host"
+    reason = "no host has the environment 'training'; what would help: write environment 'production', or set fleet_environment on a host"
     assert planned.unplaced == [{"service": "receipt-ocr", "replica": 1, "reason": reason}]
     assert planned.fleet.splitlines()[1:] == [
         "unplaced:",

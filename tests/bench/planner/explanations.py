@@ -14,33 +14,39 @@ import typing as t
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.tests.bench.planner import planted
 from ansible_collections.gpuops.fleet.tests.unit.planner_checker import complaints
-from planner import planted
 
 
 def applied(problem: t.Any, edits: t.Iterable[t.Any]) -> t.Any:
     """The problem with every edit made, as plain data of frozen parts; the last edit of a value counts."""
-    hosts = {host.name: dataclasses.asdict(host) | {"gpus": list(host.gpus)} for host in problem.hosts}
-    kinds = {host.name: type(host) for host in problem.hosts}
+    gpus = {host.name: list(host.gpus) for host in problem.hosts}
     originals = {host.name: host for host in problem.hosts}
     needs = list(problem.needs)
     fleet: dict[str, t.Any] = {}
     more: list[t.Any] = []
-    changed: dict[str, dict[str, t.Any]] = {name: {} for name in hosts}
     for part, name, field, value in edits:
         if part == "service":
-            needs = [dataclasses.replace(need, **{field: value}) if need.service == name else need for need in needs]
+            needs = [_set(need, field, value) if need.service == name else need for need in needs]
         elif part == "host":
-            changed[name][field] = value
+            originals[name] = _set(originals[name], field, value)
         elif part == "gpu":
-            for entry in hosts.values():
-                entry["gpus"] = [dataclasses.replace(gpu, **{field: value}) if gpu.uuid == name else gpu for gpu in entry["gpus"]]
+            for host, several in gpus.items():
+                gpus[host] = [_set(gpu, field, value) if gpu.uuid == name else gpu for gpu in several]
         elif field == "hosts":
             more.extend(value)
         else:
             fleet[field] = value
-    rebuilt = [dataclasses.replace(originals[name], gpus=tuple(hosts[name]["gpus"]), **changed[name]) for name in kinds]
+    rebuilt = [dataclasses.replace(host, gpus=tuple(gpus[name])) for name, host in originals.items()]
     return dataclasses.replace(problem, hosts=(*rebuilt, *more), needs=tuple(needs), **fleet)
+
+
+def _set(thing: t.Any, path: str, value: t.Any) -> t.Any:
+    """A copy with one value set, at ``field`` or ``field.part``."""
+    field, *part = path.split(".")
+    if part:
+        value = dataclasses.replace(getattr(thing, field), **{part[0]: value})
+    return dataclasses.replace(thing, **{field: value})
 
 
 def judged(case: planted.Case) -> dict[str, t.Any]:

@@ -444,6 +444,109 @@ def one_of_a_group_is_too_many(made: World) -> None:
     made.target = replace(made.target, replicas=3, rules=Rules(all_or_nothing=True))
 
 
+# Fleets of chance: many services of all kinds on hosts of several boards, and one more service that has room until the reason is planted.
+
+
+def chance(seed: int) -> World:
+    """Eight hosts of A100 and L40S, about half full, with replicas, ports, resources and priorities of chance."""
+    rng = random.Random(seed)
+    made = World(rng, True)
+    for number in range(1, 9):
+        name = f"h{number}"
+        gpus = [(gpu if number % 2 else l40s)(index, name) for index in range(4)]
+        made.hosts.append(host(*gpus, name=name, capacity=ROOM, modes=("mig", "whole") if number % 2 else ("shared", "whole")))
+    for number in range(rng.randint(14, 26)):
+        isolation = rng.choice(("slice", "slice", "slice", "exclusive", "shared"))
+        made.needs.append(
+            need(
+                f"svc-{number}",
+                isolation,
+                rng.choice((6000, 9000, 15000, 30000)),
+                replicas=rng.choice((1, 1, 2, 3)),
+                priority=rng.choice((20, 50, 80)),
+                team=rng.choice(("claims", "fraud")),
+                resources=Resources(rng.choice((1, 2, 4)), rng.choice((2048, 8192)), 0, 1024),
+                ports=(("http", None),) if rng.random() < 0.5 else (),
+            )
+        )
+    made.target = replace(made.target, resources=Resources(2, 4096, 256, 1024), ports=(("http", None),))
+    return made
+
+
+def _no_port_here(made: World) -> None:
+    made.hosts = [replace(each, listening=frozenset({17000})) for each in made.hosts]
+    made.target = replace(made.target, ports=(("http", 17000),))
+
+
+def _everywhere(**values: t.Any) -> Plant:
+    def everywhere(made: World) -> None:
+        made.hosts = [replace(each, gpus=tuple(replace(one, **values) for one in each.gpus)) for each in made.hosts]
+
+    return everywhere
+
+
+def _target(**values: t.Any) -> Plant:
+    return lambda made: setattr(made, "target", replace(made.target, **values))
+
+
+def _bars(made: World) -> None:
+    bars = {(each.name, one.board): Bar("needs driver 580", "upgrade the drivers to 580") for each in made.hosts for one in each.gpus}
+    made.target = replace(made.target, bars=bars)
+
+
+def _used_up(made: World) -> None:
+    used = sum(80 * 1024 * each.replicas for each in made.needs if each.team == "claims")
+    made.needs = [replace(each, team="fraud") for each in made.needs] if not used else made.needs
+    made.needs = [replace(each, team="other" if each.team == "claims" else each.team) for each in made.needs]
+    made.more.update(quotas=(Quota("claims", (Limit("memory", made.rng.choice((0, 9000, 19000))),)),))
+
+
+def _full_of(priority: int) -> Plant:
+    """Whole GPUs for everybody else, all of one priority."""
+
+    def full(made: World) -> None:
+        made.needs = [
+            need(f"big-{each.name}-{index}", "exclusive", 20000, priority=priority)
+            for each in made.hosts
+            for index in range(len(each.gpus))
+        ]
+        made.previous = [
+            place(f"big-{each.name}-{index}", str(index), on=each.name, mode="whole")
+            for each in made.hosts
+            for index in range(len(each.gpus))
+        ]
+
+    return full
+
+
+CHANCES: dict[str, tuple[str, Plant]] = {
+    "model": ("model", _target(models=("h100", "b200"))),
+    "profile": ("profile", _target(profile="2g.24gb")),
+    "size": ("profile", _target(memory_mib=85000)),
+    "cpus": ("host cpus", _target(resources=Resources(72, 4096, 256, 1024))),
+    "memory": ("host memory", _target(resources=Resources(2, 300000, 256, 1024))),
+    "disk": ("host disk", _target(resources=Resources(2, 4096, 256, 2000000))),
+    "port": ("port", _no_port_here),
+    "cordon": ("cordon", _everywhere(cordoned=True)),
+    "drain": ("drain", _everywhere(drain=Drain("drained by ann"))),
+    "lost": ("lost", _everywhere(blocked="lost")),
+    "gate": ("compatibility", _bars),
+    "quota": ("quota", _used_up),
+    "environment": ("environment", _target(environment="training")),
+    "cut-off": ("priority", _full_of(80)),
+    "full": ("in use", _full_of(50)),
+}
+
+
+def chances(quick: bool = False) -> Iterator[Case]:
+    """Each reason in fleets of chance; those that the planner had no place for before are left to whoever reads the list."""
+    for number, (name, (cause, function)) in enumerate(sorted(CHANCES.items())):
+        for salt in range(1 if quick else 4):
+            made, bare = (chance(100 * number + salt) for _copy in range(2))
+            function(made)
+            yield Case(f"chance-{name}-{salt}", cause, made.problem(), bare.problem(), made.leases)
+
+
 def cases(quick: bool = False) -> Iterator[Case]:
     """Every planted reason, alone, in a crowd, and a few in a fleet of 50 hosts."""
     for number, (name, (cause, before, function)) in enumerate(sorted(PLANTS.items())):
@@ -456,3 +559,4 @@ def cases(quick: bool = False) -> Iterator[Case]:
             before(bare)
             function(made)
             yield Case(f"{name}{'-crowded' if crowded else ''}-{hosts}", cause, made.problem(), bare.problem(), made.leases)
+    yield from chances(quick)

@@ -1,0 +1,168 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What can be in the way of a service, what takes it away and what that costs: the words and the data of explanations."""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
+
+#: What can be in the way, in the order in which it is looked at; the last word that every host has is the binding one.
+CAUSES: t.Final = (
+    "environment",
+    "host down",
+    "no GPU",
+    "adopted",
+    "model",
+    "compatibility",
+    "profile",
+    "memory",
+    "count",
+    "policy mode",
+    "pinned layout",
+    "lost",
+    "drain",
+    "cordon",
+    "outsider",
+    "in use",
+    "priority",
+    "lease",
+    "host cpus",
+    "host memory",
+    "host shm",
+    "host disk",
+    "port",
+    "spread",
+    "apart",
+    "together",
+    "quota",
+    "group",
+)
+#: What each kind of change costs whoever makes it: a line of the owner's own manifest first, other people's places and new hardware last.
+COSTS: t.Final[Mapping[str, int]] = {
+    "port": 100,
+    "ports": 150,
+    "moves": 200,
+    "lease": 250,
+    "release": 300,
+    "uncordon": 300,
+    "shared_max": 300,
+    "quota": 350,
+    "spread": 400,
+    "apart": 400,
+    "together": 400,
+    "mode": 400,
+    "sharing": 400,
+    "models": 450,
+    "gate": 500,
+    "pin": 500,
+    "resources": 500,
+    "profile": 600,
+    "memory": 600,
+    "compute": 600,
+    "isolation": 650,
+    "environment": 700,
+    "count": 700,
+    "replicas": 700,
+    "outsider": 750,
+    "preemption": 750,
+    "capacity": 800,
+    "repair": 850,
+    "priority": 900,
+    "stop": 950,
+    "hosts": 2000,
+}
+#: Causes that are between the service and the kinds of GPU that there are: they bind only where no GPU of the right kind is in question.
+OF_THE_NEED: t.Final = frozenset({"model", "compatibility", "profile", "memory", "count"})
+
+
+#: In place of a service's name while a finding holds for all that ask for the same.
+SELF: t.Final = ""
+
+
+class Edit(t.NamedTuple):
+    """One value that becomes another. ``part``: service, host, gpu or fleet; ``name``: whose (a GPU's UUID, '' for the fleet);
+    ``field``: as the problem's types have it (``rules.apart``), or ``hosts`` of the fleet, whose ``value`` are hosts that come."""
+
+    part: str
+    name: str
+    field: str
+    value: t.Any
+
+
+class Option(t.NamedTuple):
+    """One way to take one thing out of the way. ``lost``: replicas that give their place away for it, by name; ``host``: where the
+    place would be, '' for anywhere."""
+
+    kind: str
+    cost: int
+    text: str
+    edits: tuple[Edit, ...]
+    lost: tuple[str, ...] = ()
+    host: str = ""
+
+
+class Blocker(t.NamedTuple):
+    """One thing that is in the way."""
+
+    cause: str
+    options: tuple[Option, ...]
+
+    @property
+    def best(self) -> Option:
+        """The cheapest way."""
+        return min(self.options, key=lambda option: (option.cost, option.text))
+
+
+class Spot(t.NamedTuple):
+    """A host, and all that keeps the service from it; nothing where only the whole fleet's rules do."""
+
+    host: str
+    blockers: tuple[Blocker, ...]
+
+    @property
+    def rank(self) -> tuple[int, int, str]:
+        """What it costs to take the place."""
+        return (sum(blocker.best.cost for blocker in self.blockers), len(self.blockers), self.host)
+
+    @property
+    def cause(self) -> str:
+        """The thing that costs most."""
+        return max(self.blockers, key=lambda blocker: (blocker.best.cost, CAUSES.index(blocker.cause))).cause
+
+
+def option_of(kind: str, text: str, *edits: Edit, more: float = 0, lost: Iterable[str] = ()) -> Option:
+    """``more``: how much of the thing, 0 to 1; between two of one kind the smaller is cheaper."""
+    return Option(kind, COSTS[kind] + round(49 * min(max(more, 0), 1)), text, edits, tuple(lost))
+
+
+def with_value(thing: t.Any, field: str, value: t.Any) -> t.Any:
+    """The frozen dataclass with another value of a field, or of a field of a field (``rules.apart``)."""
+    first, _dot, rest = field.partition(".")
+    return replace(thing, **{first: with_value(getattr(thing, first), rest, value) if rest else value})
+
+
+def eased(need: Need, edits: Iterable[Edit]) -> Need:
+    """The need as these edits make it."""
+    for edit in edits:
+        need = with_value(need, edit.field, edit.value) if (edit.part, edit.name) == ("service", need.service) else need
+    return need
+
+
+def merged(blockers: Iterable[Blocker]) -> tuple[Blocker, ...]:
+    """What several GPUs have in common is one thing; what each has of its own stays."""
+    found: list[Blocker] = []
+    for blocker in blockers:
+        if blocker not in found:
+            found.append(blocker)
+    return tuple(found)
+
+
+def amount(kind: str, value: float) -> str:
+    """``3 cpus``, ``20 GiB memory``."""
+    return f"{value:g} cpus" if kind == "cpus" else f"{format_size(int(value))} {kind}"

@@ -1,0 +1,156 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The changes that would give a replica its place: each told one does, the cause is the one that is there, and the search is bounded."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Proposal, edited, planned, propose, told
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import CAUSES, COSTS
+from ansible_collections.gpuops.fleet.tests.bench.planner import explanations, planted
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem
+
+CASES = {case.name: case for case in planted.cases(quick=True)}
+
+
+def proposals(asked: Problem, **more: object) -> list[Proposal]:
+    return propose(asked, make_plan(asked), **more)  # type: ignore[arg-type]
+
+
+def places(asked: Problem, proposal: Proposal, number: int = 0) -> bool:
+    """Does the change give the replica a place when the fleet is planned again with it?"""
+    after = make_plan(edited(planned(asked, make_plan(asked)), proposal.changes[number].edits))
+    return (proposal.service, proposal.replica) in {(each.service, each.replica) for each in after.placements}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_planted_cause_is_named_and_each_change_that_is_told_gives_the_service_its_place(name: str) -> None:
+    found = explanations.judged(CASES[name])
+    assert found["planted"]
+    assert found["wrong"] == []
+    assert found["named"] == found["cause"]
+    assert found["changes"]
+
+
+def test_causes_and_kinds_are_words_of_the_fixed_lists() -> None:
+    for case in list(CASES.values())[::7]:
+        for each in propose(case.problem, make_plan(case.problem), case.leases):
+            assert each.cause in CAUSES
+            assert all(change.kind in COSTS and change.cost >= COSTS[change.kind] for change in each.changes)
+
+
+def test_the_first_change_is_the_cheapest() -> None:
+    for case in list(CASES.values())[::5]:
+        for each in propose(case.problem, make_plan(case.problem), case.leases):
+            assert [change.cost for change in each.changes] == sorted(change.cost for change in each.changes)
+
+
+def test_nothing_is_proposed_where_everybody_has_a_place() -> None:
+    assert proposals(problem([host(gpu())], [need()])) == []
+
+
+def crowd(seed: int) -> Problem:
+    made = planted.chance(seed)
+    full = [replace(each, replicas=each.replicas + 5) for each in made.needs]
+    return Problem(tuple(made.hosts), (*full, made.target))
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_every_change_that_is_told_in_a_crowd_of_many_does_what_it_says(seed: int) -> None:
+    asked = crowd(seed)
+    solution = make_plan(asked)
+    had = {(each.service, each.replica) for each in solution.placements}
+    found = propose(asked, solution)
+    assert len(found) == len(solution.unplaced) > 4
+    assert sum(bool(each.changes) for each in found) >= len(found) / 2
+    for each in found:
+        for change in each.changes:
+            after = make_plan(change.apply(planned(asked, solution)))
+            now = {(place.service, place.replica) for place in after.placements}
+            assert (each.service, each.replica) in now, change
+            assert {f"{service}-{number}" for service, number in had - now} <= set(change.lost), change
+
+
+def test_the_order_of_the_input_changes_nothing() -> None:
+    asked = crowd(3)
+    mixed = list(asked.needs), list(asked.hosts)
+    for part in mixed:
+        random.Random(1).shuffle(part)
+    assert proposals(replace(asked, needs=tuple(mixed[0]), hosts=tuple(mixed[1]))) == proposals(asked)
+
+
+def test_planning_again_from_the_plan_tells_the_same() -> None:
+    asked = crowd(4)
+    solution = make_plan(asked)
+    again = planned(asked, solution)
+    assert propose(again, make_plan(again)) == propose(asked, solution)
+
+
+def test_without_work_left_the_cause_is_named_and_no_change_is_told_and_what_helps_stays_as_it_was() -> None:
+    asked = problem([host(gpu(cordoned=True))], [need()])
+    found = proposals(asked, budget=0)
+    assert [(each.cause, each.changes) for each in found] == [("cordon", ())]
+    solution = make_plan(asked)
+    assert told(solution, found) == solution
+
+
+def test_a_quota_is_raised_by_what_is_missing_and_not_by_less() -> None:
+    quotas = (Quota("claims", (Limit("memory", 45000), Limit("slices", 20))),)
+    asked = replace(problem([host(gpu(), gpu(1))], [need(memory_mib=40000, team="claims", replicas=2)]), quotas=quotas)
+    (found,) = proposals(asked)
+    assert (found.cause, found.changes[0].kind) == ("quota", "quota")
+    assert found.changes[0].sentence == "raise the quota of claims by 35384 MiB (fleet_quotas)"
+    assert places(asked, found)
+    for most in (80384, 80383):
+        raised = replace(asked, quotas=(Quota("claims", (Limit("memory", most), Limit("slices", 20))),))
+        assert len(make_plan(raised).unplaced) == (0 if most == 80384 else 1)
+
+
+def test_no_more_hosts_are_told_than_it_takes() -> None:
+    asked = problem(
+        [host(gpu())], [need("found", "exclusive", adopted=True), need("zz", "exclusive", replicas=5)], (place("found", "0", mode="whole"),)
+    )
+    found = proposals(asked)
+    assert {each.changes[0].sentence for each in found} == {
+        "add 5 hosts of environment 'production', each with a free GPU (a100-sxm4-80gb)"
+    }
+    (edit,) = found[0].changes[0].edits
+    fewer = edited(planned(asked, make_plan(asked)), [edit._replace(value=edit.value[1:])])
+    assert len(make_plan(fewer).unplaced) == 1
+
+
+def test_two_things_in_the_way_of_one_host_are_one_change() -> None:
+    asked = problem(
+        [host(gpu(cordoned=True), capacity=Resources(4, 1000, None, None))],
+        [need(resources=Resources(8, 2000), rules=Rules(apart=("other",)))],
+    )
+    (found,) = proposals(asked)
+    assert found.changes[0].sentence == (
+        "h1 GPU-h1-0 is cordoned: take it out of fleet_cordoned_gpus; and ask for 4 cpus in place of 8 cpus: h1 has no more left; "
+        "and ask for 1000 MiB memory in place of 2000 MiB memory: h1 has no more left"
+    )
+    assert places(asked, found)
+
+
+def test_a_move_is_proposed_where_moves_are_not_allowed_and_who_moves_is_named() -> None:
+    """Two slices stand so that no 3g fits on either GPU; one of them can go beside the other."""
+    before = (place("aa", "0:1g.10gb@0"), place("bb", "0:1g.10gb@4"), place("cc", "1", mode="whole"))
+    needs = [need("aa"), need("bb"), need("cc", "exclusive", adopted=True), need("zz", memory_mib=30000)]
+    asked = problem([host(gpu(0, slices="1g.10gb@0 1g.10gb@4"), gpu(1))], needs, before)
+    (found,) = proposals(asked)
+    assert found.cause == "in use"
+    assert found.changes[0].kind == "moves"
+    assert found.changes[0].sentence.startswith("allow fleet_moves: 1, and ")
+    assert places(asked, found)
+
+
+def test_replicas_that_one_change_serves_are_told_it_together_and_the_rest_something_else() -> None:
+    asked = problem([host(gpu(0, cordoned=True)), host(l40s(0, "h2"), name="h2")], [need(memory_mib=35000, replicas=3)])
+    found = proposals(asked)
+    assert [each.changes[0].kind for each in found] == ["uncordon", "uncordon", "hosts"]
