@@ -45,6 +45,8 @@ class Filling:
         }
         order = numpy.searchsorted(options.klass, numpy.arange(len(options.classes) + 1))
         self.options_of = [range(int(order[klass]), int(order[klass + 1])) for klass in range(len(options.classes))]
+        # By priority: memory and worth that each team holds.
+        self._by_level = {level: numpy.zeros((2, len(options.quotas))) for level in options.levels}
         for one in seats:
             present = one.present()
             self._count(one, present, 1)
@@ -70,8 +72,11 @@ class Filling:
         )
         team = self.options.team[klass]
         mine = team >= 0
-        numpy.add.at(self.free_memory, team[mine], -sign * self.options.memory[options[mine]])
-        numpy.add.at(self.free_worth, team[mine], -sign * self.options.worth[options[mine]])
+        team, options, level = team[mine], options[mine], self.options.priority[klass[mine]]
+        for number, (free, cost) in enumerate(((self.free_memory, self.options.memory), (self.free_worth, self.options.worth))):
+            numpy.add.at(free, team, -sign * cost[options])
+            for each, held in self._by_level.items():
+                numpy.add.at(held[number], team[level == each], sign * cost[options[level == each]])
 
     def _allowed(self, option: int, more: tuple[float, float] = (0.0, 0.0)) -> int:
         """How many more replicas at this option the quota allows, with ``more`` memory and worth than is free now."""
@@ -83,8 +88,8 @@ class Filling:
             (self.free_memory[team] + more[0], self.options.memory[option]),
             (self.free_worth[team] + more[1], self.options.worth[option]),
         ):
-            if cost > 0:
-                found = min(found, (free + NEARLY) // cost)
+            if cost > 0 and free < numpy.inf:
+                found = min(found, (float(free) + NEARLY) // cost)
         return max(0, int(found))
 
     def _top_up(self, klass: int) -> None:
@@ -204,6 +209,8 @@ class Filling:
         if self._allowed(option):
             return []
         team = int(self.options.team[klass])
+        if not self._allowed(option, self._held_below(team, level)):
+            return None
         freed, gone = [0.0, 0.0], []
         for seats, one in self._below(team, level):
             if self._allowed(option, (freed[0], freed[1])):
@@ -213,6 +220,11 @@ class Filling:
             freed[1] += float(self.options.worth[cost])
             gone.append((seats, [one]))
         return gone if self._allowed(option, (freed[0], freed[1])) else None
+
+    def _held_below(self, team: int, level: int) -> tuple[float, float]:
+        """(memory, worth) that replicas of a team below a priority have."""
+        under = [each for each in self.options.levels if each < level]
+        return tuple(sum(self._by_level[each][number][team] for each in under) for number in (0, 1))  # type: ignore[return-value]
 
     def _below(self, team: int, level: int) -> Iterator[tuple[Seats, int]]:
         """Replicas of a team below a priority, the lowest first."""
