@@ -25,8 +25,9 @@ try:
 except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
     numpy = None  # type: ignore[assignment] # what is not there is None
 
-# Rounds of exchanges in a group, and pairs of hosts tried at once.
-ROUNDS, PAIRS = 40, 400
+# Rounds of exchanges in a group, rounds without any that are borne, pairs of hosts tried at once, and by how many partners move on each round.
+ROUNDS, IDLE, PAIRS, STEP = 120, 12, 300, 37
+TINY = 1e-9
 
 
 def exchange(options: Options, dealt: Dealt) -> None:
@@ -39,8 +40,8 @@ def exchange(options: Options, dealt: Dealt) -> None:
         over = _worst(dealt.left)
         if not len(over):
             return
-        idle = 0 if table.try_pairs(over, number) else idle + 1
-        if idle > 3:
+        idle = 0 if table.try_pairs(over, number, sideways=idle > 0) else idle + 1
+        if idle > IDLE:
             return
 
 
@@ -70,16 +71,22 @@ class _Table:
         self.held = numpy.zeros((len(kinds), size), dtype=numpy.int32)
         numpy.add.at(self.held, (self.kind, dealt.host), 1)
 
-    def try_pairs(self, over: Ints, number: int) -> bool:
-        """One exchange for each of these hosts with a partner that has something left; the partners change with ``number``."""
+    def try_pairs(self, over: Ints, number: int, *, sideways: bool) -> bool:
+        """One exchange for each of these hosts with a partner that has something left; the partners change with ``number``.
+
+        ``sideways``: partners may also be hosts with nothing left, and what is too much may pass to them, who have other replicas to offer.
+        Did anything get better?
+        """
         left = self.dealt.left
+        # Hosts that lack the same resource are helped in one turn; who lacks another one may well be a partner.
         short = (left[over] < -NEARLY).sum(axis=0)
-        spare = left[:, int(short.argmax())].copy()
-        spare[(left < -NEARLY).any(axis=1)] = -1.0
-        partners = numpy.argsort(-spare, kind="stable")[: int((spare > NEARLY).sum())]
-        if not len(partners):
+        which = int(short.argmax()) if number % 4 or not short.all() else int(short.argmin())
+        over = over[left[over, which] < -NEARLY]
+        spare = left[:, which]
+        partners = numpy.argsort(-spare, kind="stable")[: int((spare > (-NEARLY if sideways else NEARLY)).sum())]
+        if not len(partners) or not len(over):
             return False
-        partners = numpy.roll(partners, -number * 7)[: len(over)]
+        partners = numpy.roll(partners, -number * STEP)[: len(over)]
         over = over[: len(partners)]
         mine, theirs = self.row[over], self.row[partners]
         need, other = self.need[mine], self.need[theirs]
@@ -88,15 +95,17 @@ class _Table:
         lack = -(after * self.scale).sum(axis=3)
         allowed = (mine >= 0)[:, :, None] & (theirs >= 0)[:, None, :]
         allowed &= self.dealt.shape[mine][:, :, None] == self.dealt.shape[theirs][:, None, :]
+        if sideways:
+            allowed &= (delta != 0).any(axis=3)
         allowed &= self._room(mine, partners)[:, :, None] & self._room(theirs, over)[:, None, :]
         lack[~allowed] = numpy.inf
         best = lack.reshape(len(over), -1).argmin(axis=1)
-        before = -(numpy.minimum(0.0, left[over]) * self.scale).sum(axis=1)
-        better = numpy.flatnonzero(lack.reshape(len(over), -1)[numpy.arange(len(over)), best] < before - 1e-9)
-        for pair in better.tolist():
+        before = -((numpy.minimum(0.0, left[over]) + numpy.minimum(0.0, left[partners])) * self.scale).sum(axis=1)
+        gain = before - lack.reshape(len(over), -1)[numpy.arange(len(over)), best]
+        for pair in numpy.flatnonzero(gain > (-TINY if sideways else TINY)).tolist():
             at, to = divmod(int(best[pair]), self.row.shape[1])
             self._swap(int(over[pair]), at, int(partners[pair]), to)
-        return len(better) > 0
+        return bool((gain > TINY).any())
 
     def _room(self, replicas: Ints, hosts: Ints) -> NDArray[np.bool_]:
         """May each of a row's replicas join the row's host, as far as its class's limit goes?"""
