@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Room, Seats
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_swap import Swap
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -30,6 +31,8 @@ except ImportError:  # pragma: no cover # each of the two cases is a whole test 
 
 # How often those who gave way look for another place.
 ROUNDS = 4
+# GPUs that are looked at in search of one that may change places, in all.
+MOST_SWAPS = 4000
 
 
 class Filling:
@@ -45,6 +48,7 @@ class Filling:
         }
         order = numpy.searchsorted(options.klass, numpy.arange(len(options.classes) + 1))
         self.options_of = [range(int(order[klass]), int(order[klass + 1])) for klass in range(len(options.classes))]
+        self.swaps, self._swaps = MOST_SWAPS, dict[int, Swap]()
         # By priority: memory and worth that each team holds.
         self._by_level = {level: numpy.zeros((2, len(options.quotas))) for level in options.levels}
         for one in seats:
@@ -94,13 +98,38 @@ class Filling:
 
     def _top_up(self, klass: int) -> None:
         """As many waiting replicas of a class as find room as things are: on GPUs in use first."""
-        for opened in (False, True):
+        for step in (self._place_in_use, self._place_by_swap, self._place_opened):
             for option in self.options_of[klass]:
-                seats = self.seats[self.options.group[option]]
                 while True:
                     number = min(int(self.waiting[klass]), self._allowed(option))
-                    if not number or not self._place(seats, klass, option, number, opened=opened):
+                    if not number or not step(klass, option, number):
                         break
+
+    def _place_in_use(self, klass: int, option: int, number: int) -> int:
+        return self._place(self.seats[self.options.group[option]], klass, option, number, opened=False)
+
+    def _place_opened(self, klass: int, option: int, number: int) -> int:
+        return self._place(self.seats[self.options.group[option]], klass, option, number, opened=True)
+
+    def _place_by_swap(self, klass: int, option: int, _number: int) -> int:
+        """Seat one replica on a GPU with room whose host has none for it, after that GPU has changed places with one of another host."""
+        group = int(self.options.group[option])
+        if self.options.count[klass] > 1 or self.swaps <= 0:
+            return 0
+        seats = self.seats[group]
+        fits = seats.room.gpus_for(int(self.options.shape[option]), 1) & ~seats.room.empty
+        if not fits.any():
+            return 0
+        swap = self._swaps.setdefault(group, Swap(seats))
+        for host, gpu in zip(*(part[:TRIED].tolist() for part in numpy.nonzero(fits)), strict=True):
+            self.swaps -= 1
+            found = swap.make_room(klass, host, gpu)
+            if found is not None:
+                first = seats.size
+                seats.add(*(numpy.asarray([each]) for each in (klass, int(self.options.shape[option]), found[0], 1 << found[1])))
+                self._count(seats, numpy.asarray([first]), 1)
+                return 1
+        return 0
 
     def _place(self, seats: Seats, klass: int, option: int, number: int, *, opened: bool) -> int:
         """Seat up to ``number`` replicas, at most one on each host. ``opened``: on GPUs that nobody uses yet."""
@@ -176,8 +205,7 @@ class Filling:
         options, room = self.options, seats.room
         klass, shape = int(options.klass[option]), int(options.shape[option])
         level, count = int(options.priority[klass]), int(options.count[klass])
-        here = numpy.flatnonzero(seats.here[: seats.size] & (seats.host[: seats.size] == host))
-        lower = [one for one in here.tolist() if options.priority[seats.klass[one]] < level]
+        lower = [one for one in seats.on(host).tolist() if options.priority[seats.klass[one]] < level]
         lower.sort(key=lambda one: (int(options.priority[seats.klass[one]]), -float(need @ seats.needs(seats.klass[[one]])[0]), one))
         best: tuple[int, list[int], int] | None = None
         gpus = numpy.flatnonzero(fits).tolist()

@@ -132,6 +132,11 @@ class Seats:
         self.board = options.boards[self.group.board]
         self.room = Room(self.group, self.board, codes)
         self.size = 0
+        # By class that may come here and host, how many replicas.
+        kinds = numpy.unique(options.klass[options.group == number])
+        self._row = numpy.full(len(options.classes), -1, dtype=numpy.int64)
+        self._row[kinds] = numpy.arange(len(kinds))
+        self._held = numpy.zeros((len(kinds), self.group.size), dtype=numpy.int16)
         self.klass, self.shape, self.host, self.gpus = (numpy.zeros(64, dtype=numpy.int64) for _array in range(4))
         self.here = numpy.zeros(64, dtype=bool)
         if dealt is not None:
@@ -151,22 +156,28 @@ class Seats:
         for store, given in ((self.klass, klass), (self.shape, shape), (self.host, host), (self.gpus, gpus)):
             store[first : self.size] = given
         self.here[first : self.size] = True
+        numpy.add.at(self._held, (self._row[klass], host), 1)
         self.room.take(self.needs(klass), shape, host, gpus)
 
     def drop(self, replicas: Ints) -> None:
         """Let these go, by number."""
         self.here[replicas] = False
         klass = self.klass[replicas]
+        numpy.add.at(self._held, (self._row[klass], self.host[replicas]), -1)
         self.room.take(self.needs(klass), self.shape[replicas], self.host[replicas], self.gpus[replicas], -1)
 
     def present(self) -> Ints:
         """Numbers of the replicas that are here."""
         return numpy.flatnonzero(self.here[: self.size])
 
-    def held(self, klass: int) -> Ints:
+    def held(self, klass: int) -> NDArray[np.int16]:
         """By host, replicas of a class."""
-        mine = (self.klass[: self.size] == klass) & self.here[: self.size]
-        return numpy.bincount(self.host[: self.size][mine], minlength=self.group.size)
+        return self._held[self._row[klass]]
+
+    def on(self, host: int, gpu: int | None = None) -> Ints:
+        """Numbers of the replicas that are on a host, or on one GPU of it."""
+        found = numpy.flatnonzero(self.here[: self.size] & (self.host[: self.size] == host))
+        return found if gpu is None else found[self.gpus[found] >> gpu & 1 > 0]
 
     def _seat(self, dealt: Dealt) -> None:
         """Give each dealt replica one of the places of its shape on its host, those of the first GPUs first."""
