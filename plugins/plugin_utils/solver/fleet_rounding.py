@@ -53,6 +53,20 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
     return best
 
 
+def reachable(options: Options, relaxed: Relaxed, level: int, held: dict[int, int]) -> int:
+    """How many replicas of a priority whole numbers near the solution of its stage serve, while those before keep what they have."""
+    best = numpy.floor(relaxed.amount + NEARLY).astype(numpy.int64)
+    broken = numpy.flatnonzero(relaxed.amount - best > NEARLY)
+    mine = options.priority[options.klass] == level
+    if mine[broken].any():
+        try:
+            best = _round_level(options, relaxed, best, broken, (level, held))
+        except SolverError:
+            # Not found within the limits: what is there already is within every row.
+            pass
+    return int(best[mine].sum())
+
+
 def _round_level(options: Options, relaxed: Relaxed, known: Ints, broken: Ints, stage: tuple[int, dict[int, int]]) -> Ints:
     """The broken numbers anew, so that most of this level are served while the levels before keep what they have."""
     level, held = stage

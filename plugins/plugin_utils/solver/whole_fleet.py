@@ -11,6 +11,7 @@ opened as possible. Stages: a linear program over groups of equal hosts (``fleet
 from __future__ import annotations
 
 import typing as t
+from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealer
@@ -18,7 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, FleetProblem, Row, check
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import FleetProgram, Relaxed
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import cut, rounded
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import cut, reachable, rounded
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available, version
 
@@ -39,17 +40,15 @@ def plan_whole_fleet(problem: FleetProblem) -> FleetAnswer:
         raise SolverError("highspy is not installed")
     check(problem)
     options = options_of(problem)
-    relaxed = FleetProgram(options).solve()
+    program = FleetProgram(options)
+    relaxed = program.solve(partial(reachable, program.options))
     seats = _seated(options, relaxed)
     Filling(options, seats).fill()
-    return _answer(options, seats, _bounds(problem, options, relaxed))
-
-
-def _bounds(problem: FleetProblem, options: Options, relaxed: Relaxed) -> Relaxed:
-    """The program whose bounds hold: the same one, unless sizes had to be rounded up; then one with sizes rounded down."""
-    if all(board.exact for board in options.boards):
-        return relaxed
-    return FleetProgram(options_of(problem, up=False)).solve()
+    if not all(board.exact for board in options.boards):
+        # Sizes had to be rounded up. Bounds that hold come from a program with sizes rounded down.
+        program = FleetProgram(options_of(problem, up=False))
+        relaxed = program.solve(partial(reachable, program.options))
+    return _answer(options, seats, program, relaxed)
 
 
 def _seated(options: Options, relaxed: Relaxed) -> list[Seats]:
@@ -66,7 +65,7 @@ def _seated(options: Options, relaxed: Relaxed) -> list[Seats]:
     return seats
 
 
-def _answer(options: Options, seats: list[Seats], bounds: Relaxed) -> FleetAnswer:
+def _answer(options: Options, seats: list[Seats], program: FleetProgram, relaxed: Relaxed) -> FleetAnswer:
     served = dict.fromkeys(options.levels, 0)
     opened = 0
     for one in seats:
@@ -77,9 +76,9 @@ def _answer(options: Options, seats: list[Seats], bounds: Relaxed) -> FleetAnswe
     return FleetAnswer(
         rows=_rows(options, seats),
         served=served,
-        bound={level: bounds.levels[level].bound for level in options.levels},
+        bound={level: relaxed.levels[level].given(served) for level in options.levels},
         opened=opened,
-        opened_bound=bounds.opened.given(served),
+        opened_bound=program.opened_given(served),
         solver=version(),
     )
 
