@@ -51,7 +51,7 @@ class Options:
     """Arrays by class: ``replicas``, ``priority``, ``cpus``, ``ram`` (GiB), ``count`` (GPUs), ``team`` (number of its quota, -1: none).
 
     Arrays by option: its ``klass``, ``group`` and ``shape``, the ``most`` replicas there, and what a quota counts for one replica:
-    ``memory`` (GiB) and ``worth`` (GPUs). ``quota_memory`` and ``quota_worth`` by quota; infinite where there is none.
+    ``memory`` (GiB, whole ones) and ``worth`` (GPUs). ``quota_memory`` and ``quota_worth`` by quota; infinite where there is none.
     ``per_host``: by class, replicas on one host. Options are in order of class, group and shape.
     """
 
@@ -136,7 +136,7 @@ def _arrays(problem: FleetProblem, classes: tuple[FleetClass, ...], boards: tupl
             most = _most(one, group)[1] if shapes[group.board] else 0
             for shape in shapes[group.board] if most else ():
                 taken = boards[group.board].shapes[shape]
-                rows.append((number, place, shape, most, taken.mib * one.count / GIB, taken.worth * one.count))
+                rows.append((number, place, shape, most, float(-(-taken.mib // GIB) * one.count), taken.worth * one.count))
     for board in boards:
         board.at_once = _at_once(board, classes)
     columns = list(zip(*rows, strict=True)) if rows else [()] * 6

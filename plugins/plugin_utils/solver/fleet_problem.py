@@ -75,6 +75,7 @@ class FleetClass:
 class FleetQuota:
     """The most that a team may hold: GPU memory (of whole GPUs and slices all of it, of shared GPUs what was asked for), and whole GPUs' worth.
 
+    Memory counts in whole GiB for each GPU or slice, begun ones in full: a 1g.10gb is 10 GiB, whatever the board and its driver make of it.
     A slice is worth the greater of its shares in compute and memory slices; so is a place on a shared GPU in compute and memory.
     """
 

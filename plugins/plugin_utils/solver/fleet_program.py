@@ -38,7 +38,7 @@ PRICED_TO, MOST_ROUNDS, LAST_ROUNDS = 1e-6, 80, 3
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """One stage: no plan serves more than ``bound`` replicas (or opens fewer GPUs) if it serves the ``held`` ones of the stages before.
+    """One priority: no plan serves more than ``bound`` of its replicas if it serves the ``held`` ones of the priorities before.
 
     ``prices``: by how much the bound moves for each replica that an earlier stage serves less.
     """
@@ -56,14 +56,13 @@ class Level:
 class Relaxed:
     """``amount``: replicas by option. ``patterns``: by group, shape (patterns, shapes); ``boards``: by group, GPUs of each pattern.
 
-    ``levels``: by priority; ``opened``: of the GPUs, whose bound is a least number.
+    ``levels``: by priority.
     """
 
     amount: Floats
     patterns: list[Ints]
     boards: list[Floats]
     levels: dict[int, Level]
-    opened: Level
 
 
 class FleetProgram:
@@ -83,21 +82,31 @@ class FleetProgram:
         for number, board in enumerate(options.boards):
             self._add_patterns(number, board.first_patterns())
 
-    def solve(self) -> Relaxed:
-        """All stages, one after the other."""
-        options, levels, held = self.options, {}, {}
+    def solve(self, reachable: Callable[[Relaxed, int, dict[int, int]], int]) -> Relaxed:
+        """All stages, one after the other.
+
+        ``reachable``: how many replicas of a priority can be served in whole numbers, from the solution of its stage and what is held of
+        those before. The next stages hold so many: to hold the last broken part of one would cost them far more than it is worth.
+        """
+        options = self.options
+        levels: dict[int, Level] = {}
+        held: dict[int, int] = {}
         for level in options.levels:
             self._add_options(numpy.flatnonzero(options.priority[options.klass] == level))
-            outcome, slack = self._priced(lambda wanted=level: self._served_cost(wanted))
-            reached = -outcome.objective
-            bound = float(numpy.floor(reached + slack + 1e-6))
+            outcome, slack = self._priced(lambda wanted=level: self._served_cost(wanted))  # type: ignore[misc] # mypy: a default in a lambda
+            bound = float(numpy.floor(slack - outcome.objective + 1e-6))
             levels[level] = Level(bound, dict(held), self._prices(outcome, held))
-            held[level] = int(numpy.floor(reached + 1e-6))
+            held[level] = reachable(self._relaxed(outcome, levels), level, held)
             self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
+        outcome, _slack = self._priced(lambda: self.is_pattern.astype(float))
+        return self._relaxed(outcome, levels)
+
+    def opened_given(self, served: dict[int, int]) -> float:
+        """No plan that serves so many of each priority opens fewer GPUs. After :meth:`solve`."""
+        for level, number in served.items():
+            self.session.set_row(self.rows.level[level], number - 1e-6, numpy.inf)
         outcome, slack = self._priced(lambda: self.is_pattern.astype(float))
-        prices = {level: -price for level, price in self._prices(outcome, held).items()}
-        opened = Level(float(numpy.ceil(outcome.objective - slack - 1e-6)), dict(held), prices)
-        return self._relaxed(outcome, levels, opened)
+        return float(numpy.ceil(outcome.objective - slack - 1e-6))
 
     def _prices(self, outcome: Outcome, held: dict[int, int]) -> dict[int, float]:
         return {level: max(0.0, float(outcome.duals[self.rows.level[level]])) for level in held}
@@ -163,18 +172,17 @@ class FleetProgram:
         self.column_of[mine] = self.session.add_columns(numpy.zeros(len(mine)), self.options.most[mine].astype(float), (rows, columns, values))
         self.is_pattern = numpy.concatenate((self.is_pattern, numpy.zeros(len(mine), dtype=bool)))
 
-    def _relaxed(self, outcome: Outcome, levels: dict[int, Level], opened: Level) -> Relaxed:
+    def _relaxed(self, outcome: Outcome, levels: dict[int, Level]) -> Relaxed:
         patterns: list[list[Ints]] = [[] for _group in self.options.groups]
         boards: list[list[float]] = [[] for _group in self.options.groups]
         for column, group, pattern in self.pattern_columns:
             patterns[group].append(pattern)
             boards[group].append(max(0.0, float(outcome.values[column])))
         return Relaxed(
-            amount=numpy.maximum(0.0, outcome.values[self.column_of]),
+            amount=numpy.where(self.column_of >= 0, numpy.maximum(0.0, outcome.values[self.column_of]), 0.0),
             patterns=[numpy.asarray(each, dtype=numpy.int64) for each in patterns],
             boards=[numpy.asarray(each, dtype=float) for each in boards],
-            levels=levels,
-            opened=opened,
+            levels=dict(levels),
         )
 
 

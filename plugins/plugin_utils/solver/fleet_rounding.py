@@ -30,6 +30,8 @@ except ImportError:  # pragma: no cover # each of the two cases is a whole test 
 NEARLY = 1e-6
 # How far from its broken value a number may be rounded.
 REACH = 2
+# How often the rest of a group's shared GPUs is solved anew.
+DIVES = 6
 ROUNDING = Limits(gap=0.0, nodes=300)
 PATTERNS = Limits(gap=0.0, nodes=200)
 
@@ -49,6 +51,20 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
                 pass
         held[level] = int(best[priority == level].sum())
     return best
+
+
+def reachable(options: Options, relaxed: Relaxed, level: int, held: dict[int, int]) -> int:
+    """How many replicas of a priority whole numbers near the solution of its stage serve, while those before keep what they have."""
+    best = numpy.floor(relaxed.amount + NEARLY).astype(numpy.int64)
+    broken = numpy.flatnonzero(relaxed.amount - best > NEARLY)
+    mine = options.priority[options.klass] == level
+    if mine[broken].any():
+        try:
+            best = _round_level(options, relaxed, best, broken, (level, held))
+        except SolverError:
+            # Not found within the limits: what is there already is within every row.
+            pass
+    return int(best[mine].sum())
 
 
 def _round_level(options: Options, relaxed: Relaxed, known: Ints, broken: Ints, stage: tuple[int, dict[int, int]]) -> Ints:
@@ -107,15 +123,45 @@ def cut(options: Options, relaxed: Relaxed, amount: Ints, group: int) -> Cut:
     board = options.boards[options.groups[group].board]
     at_once = _at_once(options, amount, mine, wanted)
     prices = numpy.asarray([shape.worth for shape in board.shapes])
-    if (patterns > at_once).any() and any(shape.mode == "shared" for shape in board.shapes):
-        patterns, boards, prices = _tailored(board, wanted, at_once)
     most = options.groups[group].size * options.groups[group].gpus
+    if any(shape.mode == "shared" for shape in board.shapes):
+        return _dive(board, wanted, at_once, most)
     whole = numpy.floor(boards + NEARLY).astype(numpy.int64)
     rest = _remainder(board, wanted - whole @ patterns, at_once, prices)
     patterns, whole = numpy.concatenate((patterns, rest)), numpy.concatenate((whole, numpy.ones(len(rest), dtype=numpy.int64)))
     if whole.sum() <= min(most, numpy.ceil(boards.sum() - NEARLY)):
         return Cut(patterns, whole)
     return _whole_patterns(patterns, wanted, most)
+
+
+def _dive(board: Board, wanted: Ints, at_once: Ints, most: int) -> Cut:
+    """Whole patterns by solving the linear program again and again for what its whole numbers have not covered yet."""
+    found: list[tuple[Ints, Ints]] = []
+    missing = wanted.copy()
+    for _turn in range(DIVES):
+        patterns, boards, prices = _tailored(board, missing, numpy.minimum(at_once, missing))
+        whole = numpy.floor(boards + NEARLY).astype(numpy.int64)
+        left = numpy.maximum(0, missing - whole @ patterns)
+        # Of the broken ones, the fullest parts first, as long as they waste nothing.
+        for one in numpy.argsort(whole - boards, kind="stable")[: max(1, len(boards) // 3)].tolist():
+            if boards[one] - whole[one] > 0.5 and (patterns[one] <= left).all():
+                whole[one] += 1
+                left = left - patterns[one]
+        found.append((patterns[whole > 0], whole[whole > 0]))
+        if not whole.any() or not left.any():
+            missing = left
+            break
+        missing = left
+    rest = _remainder(board, missing, at_once, prices)
+    found.append((rest, numpy.ones(len(rest), dtype=numpy.int64)))
+    patterns, whole = (numpy.concatenate(parts) for parts in zip(*found, strict=True))
+    # More than there are: those that hold least go without.
+    over = int(whole.sum()) - most
+    for one in numpy.argsort(patterns @ numpy.asarray([shape.worth for shape in board.shapes]), kind="stable").tolist():
+        gone = max(0, min(over, int(whole[one])))
+        whole[one] -= gone
+        over -= gone
+    return Cut(patterns, whole)
 
 
 def _whole_patterns(patterns: Ints, wanted: Ints, most: int) -> Cut:
@@ -148,6 +194,7 @@ def _tailored(board: Board, wanted: Ints, at_once: Ints) -> tuple[Ints, Floats, 
     first = board.first_patterns()
     shared = numpy.asarray([shape.mode == "shared" for shape in board.shapes])
     first[:, shared] = numpy.minimum(first[:, shared], at_once[shared])
+    first = first[(first[:, wanted > 0] > 0).any(axis=1)]
     program = Program()
     program.add_rows(len(wanted), wanted)
     session = Session(program)

@@ -1,0 +1,147 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hosts that got more than their CPU or RAM exchange a replica with a host that has some left; what is too much even then is taken off.
+
+Two replicas of one shape change places, so that the GPUs stay as they are. Many pairs of hosts are tried at once.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY, Dealt
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
+
+if t.TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+try:
+    import numpy
+except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
+    numpy = None  # type: ignore[assignment] # what is not there is None
+
+# Rounds of exchanges in a group, rounds without any that are borne, pairs of hosts tried at once, and by how many partners move on each round.
+ROUNDS, IDLE, PAIRS, STEP = 120, 12, 300, 37
+TINY = 1e-9
+
+
+def exchange(options: Options, dealt: Dealt) -> None:
+    """Exchange replicas until no host has too much, or no exchange that was tried helps. ``dealt`` is changed in place."""
+    if not len(dealt.klass) or not (dealt.left < -NEARLY).any():
+        return
+    table = _Table(options, dealt)
+    idle = 0
+    for number in range(ROUNDS):
+        over = _worst(dealt.left)
+        if not len(over):
+            return
+        idle = 0 if table.try_pairs(over, number, sideways=idle > 0) else idle + 1
+        if idle > IDLE:
+            return
+
+
+def _worst(left: Floats) -> Ints:
+    """Hosts with too much, the worst first."""
+    lack = numpy.minimum(left, 0.0).sum(axis=1)
+    hosts = numpy.flatnonzero((left < -NEARLY).any(axis=1))
+    return hosts[numpy.argsort(lack[hosts], kind="stable")][:PAIRS]
+
+
+class _Table:
+    """The replicas of each host as rows of equal length."""
+
+    def __init__(self, options: Options, dealt: Dealt) -> None:
+        self.dealt = dealt
+        size = len(dealt.left)
+        order = numpy.argsort(dealt.host, kind="stable")
+        many = numpy.bincount(dealt.host, minlength=size)
+        first = numpy.cumsum(many) - many
+        self.row = numpy.full((size, int(many.max())), -1, dtype=numpy.int64)
+        self.row[dealt.host[order], numpy.arange(len(order)) - first[dealt.host[order]]] = order
+        self.need = numpy.stack((options.cpus[dealt.klass], options.ram[dealt.klass]), axis=1)
+        self.scale = 1.0 / numpy.maximum(dealt.left.max(axis=0), 1.0)
+        # Only classes with a limit are counted by host.
+        kinds, self.kind = numpy.unique(dealt.klass, return_inverse=True)
+        self.limit = options.per_host[kinds]
+        self.held = numpy.zeros((len(kinds), size), dtype=numpy.int32)
+        numpy.add.at(self.held, (self.kind, dealt.host), 1)
+
+    def try_pairs(self, over: Ints, number: int, *, sideways: bool) -> bool:
+        """One exchange for each of these hosts with a partner that has something left; the partners change with ``number``.
+
+        ``sideways``: partners may also be hosts with nothing left, and what is too much may pass to them, who have other replicas to offer.
+        Did anything get better?
+        """
+        left = self.dealt.left
+        # Hosts that lack the same resource are helped in one turn; who lacks another one may well be a partner.
+        short = (left[over] < -NEARLY).sum(axis=0)
+        which = int(short.argmax()) if number % 4 or not short.all() else int(short.argmin())
+        over = over[left[over, which] < -NEARLY]
+        spare = left[:, which]
+        partners = numpy.argsort(-spare, kind="stable")[: int((spare > (-NEARLY if sideways else NEARLY)).sum())]
+        if not len(partners) or not len(over):
+            return False
+        partners = numpy.roll(partners, -number * STEP)[: len(over)]
+        over = over[: len(partners)]
+        mine, theirs = self.row[over], self.row[partners]
+        need, other = self.need[mine], self.need[theirs]
+        delta = need[:, :, None, :] - other[:, None, :, :]
+        after = numpy.minimum(0.0, left[over][:, None, None, :] + delta) + numpy.minimum(0.0, left[partners][:, None, None, :] - delta)
+        lack = -(after * self.scale).sum(axis=3)
+        allowed = (mine >= 0)[:, :, None] & (theirs >= 0)[:, None, :]
+        allowed &= self.dealt.shape[mine][:, :, None] == self.dealt.shape[theirs][:, None, :]
+        if sideways:
+            allowed &= (delta != 0).any(axis=3)
+        allowed &= self._room(mine, partners)[:, :, None] & self._room(theirs, over)[:, None, :]
+        lack[~allowed] = numpy.inf
+        best = lack.reshape(len(over), -1).argmin(axis=1)
+        before = -((numpy.minimum(0.0, left[over]) + numpy.minimum(0.0, left[partners])) * self.scale).sum(axis=1)
+        gain = before - lack.reshape(len(over), -1)[numpy.arange(len(over)), best]
+        for pair in numpy.flatnonzero(gain > (-TINY if sideways else TINY)).tolist():
+            at, to = divmod(int(best[pair]), self.row.shape[1])
+            self._swap(int(over[pair]), at, int(partners[pair]), to)
+        return bool((gain > TINY).any())
+
+    def _room(self, replicas: Ints, hosts: Ints) -> NDArray[np.bool_]:
+        """May each of a row's replicas join the row's host, as far as its class's limit goes?"""
+        kind = self.kind[replicas]
+        return t.cast("NDArray[np.bool_]", self.held[kind, hosts[:, None]] < self.limit[kind])
+
+    def _swap(self, host: int, at: int, partner: int, to: int) -> None:
+        one, other = int(self.row[host, at]), int(self.row[partner, to])
+        delta = self.need[one] - self.need[other]
+        self.dealt.left[host] += delta
+        self.dealt.left[partner] -= delta
+        self.dealt.host[one], self.dealt.host[other] = partner, host
+        self.row[host, at], self.row[partner, to] = other, one
+        for replica, old, new in ((one, host, partner), (other, partner, host)):
+            self.held[self.kind[replica], old] -= 1
+            self.held[self.kind[replica], new] += 1
+
+
+def take_off(options: Options, dealt: Dealt) -> None:
+    """Take replicas off hosts that have too much: of the lowest priority first, then the one that leaves least over. In place."""
+    gone: list[int] = []
+    for host in numpy.flatnonzero((dealt.left < -NEARLY).any(axis=1)).tolist():
+        here = numpy.flatnonzero(dealt.host == host).tolist()
+        while (dealt.left[host] < -NEARLY).any():
+            best = min(here, key=lambda replica: _cost(options, dealt, host, replica))
+            here.remove(best)
+            gone.append(best)
+            klass = dealt.klass[best]
+            dealt.left[host] += (options.cpus[klass], options.ram[klass])
+    kept = numpy.ones(len(dealt.klass), dtype=bool)
+    kept[gone] = False
+    dealt.klass, dealt.shape, dealt.host = dealt.klass[kept], dealt.shape[kept], dealt.host[kept]
+
+
+def _cost(options: Options, dealt: Dealt, host: int, replica: int) -> tuple[int, float, float, int]:
+    klass = int(dealt.klass[replica])
+    after = dealt.left[host] + (options.cpus[klass], options.ram[klass])
+    lack = -float(numpy.minimum(after, 0.0).sum())
+    return (int(options.priority[klass]), lack, float(after.sum()), klass)

@@ -1,0 +1,269 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The last few replicas: whoever was left out takes what room there is, and a higher priority takes a place from lower ones.
+
+After it, no replica waits that would fit, alone or in place of replicas of lower priority on one host, within its quota.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Iterator
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Room, Seats
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_swap import Swap
+
+if t.TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Bools = NDArray[np.bool_]
+
+try:
+    import numpy
+except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
+    numpy = None  # type: ignore[assignment] # what is not there is None
+
+# How often those who gave way look for another place.
+ROUNDS = 4
+# GPUs that are looked at in search of one that may change places, in all.
+MOST_SWAPS = 4000
+
+
+class Filling:
+    """All groups' seats, the replicas that wait, and what the quotas leave."""
+
+    def __init__(self, options: Options, seats: list[Seats]) -> None:
+        self.options, self.seats = options, seats
+        self.waiting = options.replicas.copy()
+        self.free_memory, self.free_worth = options.quota_memory.copy(), options.quota_worth.copy()
+        self._cost = {
+            (group, klass, shape): option
+            for option, (group, klass, shape) in enumerate(zip(options.group.tolist(), options.klass.tolist(), options.shape.tolist(), strict=True))
+        }
+        order = numpy.searchsorted(options.klass, numpy.arange(len(options.classes) + 1))
+        self.options_of = [range(int(order[klass]), int(order[klass + 1])) for klass in range(len(options.classes))]
+        self.swaps, self._swaps = MOST_SWAPS, dict[int, Swap]()
+        # By priority: memory and worth that each team holds.
+        self._by_level = {level: numpy.zeros((2, len(options.quotas))) for level in options.levels}
+        for one in seats:
+            present = one.present()
+            self._count(one, present, 1)
+        size = numpy.full(len(options.classes), numpy.inf)
+        numpy.minimum.at(size, options.klass, options.worth)
+        self.order = numpy.lexsort((numpy.arange(len(size)), size, -options.priority)).tolist()
+
+    def fill(self) -> None:
+        """Everything that this file is for."""
+        for number in range(ROUNDS):
+            for klass in self.order:
+                if self.waiting[klass] and self.options_of[klass]:
+                    self._top_up(klass)
+            if number == ROUNDS - 1 or not self._give_way():
+                return
+
+    def _count(self, seats: Seats, replicas: Ints, sign: int) -> None:
+        """Note that these have a place (1), or have lost it (-1)."""
+        klass = seats.klass[replicas]
+        numpy.add.at(self.waiting, klass, -sign)
+        options = numpy.asarray(
+            [self._cost[seats.number, one, shape] for one, shape in zip(klass.tolist(), seats.shape[replicas].tolist(), strict=True)], dtype=numpy.int64
+        )
+        team = self.options.team[klass]
+        mine = team >= 0
+        team, options, level = team[mine], options[mine], self.options.priority[klass[mine]]
+        for number, (free, cost) in enumerate(((self.free_memory, self.options.memory), (self.free_worth, self.options.worth))):
+            numpy.add.at(free, team, -sign * cost[options])
+            for each, held in self._by_level.items():
+                numpy.add.at(held[number], team[level == each], sign * cost[options[level == each]])
+
+    def _allowed(self, option: int, more: tuple[float, float] = (0.0, 0.0)) -> int:
+        """How many more replicas at this option the quota allows, with ``more`` memory and worth than is free now."""
+        team = int(self.options.team[self.options.klass[option]])
+        if team < 0:
+            return 2**40
+        found = float(2**40)
+        for free, cost in (
+            (self.free_memory[team] + more[0], self.options.memory[option]),
+            (self.free_worth[team] + more[1], self.options.worth[option]),
+        ):
+            if cost > 0 and free < numpy.inf:
+                found = min(found, (float(free) + NEARLY) // cost)
+        return max(0, int(found))
+
+    def _top_up(self, klass: int) -> None:
+        """As many waiting replicas of a class as find room as things are: on GPUs in use first."""
+        for step in (self._place_in_use, self._place_by_swap, self._place_opened):
+            for option in self.options_of[klass]:
+                while True:
+                    number = min(int(self.waiting[klass]), self._allowed(option))
+                    if not number or not step(klass, option, number):
+                        break
+
+    def _place_in_use(self, klass: int, option: int, number: int) -> int:
+        return self._place(self.seats[self.options.group[option]], klass, option, number, opened=False)
+
+    def _place_opened(self, klass: int, option: int, number: int) -> int:
+        return self._place(self.seats[self.options.group[option]], klass, option, number, opened=True)
+
+    def _place_by_swap(self, klass: int, option: int, _number: int) -> int:
+        """Seat one replica on a GPU with room whose host has none for it, after that GPU has changed places with one of another host."""
+        group = int(self.options.group[option])
+        if self.options.count[klass] > 1 or self.swaps <= 0:
+            return 0
+        seats = self.seats[group]
+        fits = seats.room.gpus_for(int(self.options.shape[option]), 1) & ~seats.room.empty
+        if not fits.any():
+            return 0
+        swap = self._swaps.setdefault(group, Swap(seats))
+        for host, gpu in zip(*(part[:TRIED].tolist() for part in numpy.nonzero(fits)), strict=True):
+            self.swaps -= 1
+            found = swap.make_room(klass, host, gpu)
+            if found is not None:
+                first = seats.size
+                seats.add(*(numpy.asarray([each]) for each in (klass, int(self.options.shape[option]), found[0], 1 << found[1])))
+                self._count(seats, numpy.asarray([first]), 1)
+                return 1
+        return 0
+
+    def _place(self, seats: Seats, klass: int, option: int, number: int, *, opened: bool) -> int:
+        """Seat up to ``number`` replicas, at most one on each host. ``opened``: on GPUs that nobody uses yet."""
+        count, shape = int(self.options.count[klass]), int(self.options.shape[option])
+        room = seats.room
+        fits = room.gpus_for(shape, count) & (room.empty if opened else ~room.empty)
+        hosts = numpy.flatnonzero(fits.any(axis=1) & room.hosts_for(seats.needs(numpy.asarray([klass]))[0]))
+        if len(hosts):
+            hosts = hosts[seats.held(klass)[hosts] < self.options.per_host[klass]][:number]
+        if not len(hosts):
+            return 0
+        chosen = numpy.cumsum(fits[hosts], axis=1) * fits[hosts]
+        masks = (((chosen > 0) & (chosen <= count)) << numpy.arange(seats.group.gpus)).sum(axis=1)
+        first = seats.size
+        seats.add(numpy.full(len(hosts), klass), numpy.full(len(hosts), shape), hosts, masks)
+        self._count(seats, numpy.arange(first, seats.size), 1)
+        return len(hosts)
+
+    def _give_way(self) -> bool:
+        """Did any replica take the place of lower ones?"""
+        found = False
+        for level in self.options.levels[:-1]:
+            high: dict[int, Room] = {}
+            for klass in self.order:
+                if self.options.priority[klass] != level:
+                    continue
+                for option in self.options_of[klass]:
+                    while self.waiting[klass] and self._take_place(klass, option, high):
+                        found = True
+        return found
+
+    def _high(self, seats: Seats, level: int, known: dict[int, Room]) -> Room:
+        """The room in a group if nobody below this priority were there."""
+        if seats.number not in known:
+            room = Room(seats.group, seats.board, seats.room.codes)
+            present = seats.present()
+            present = present[self.options.priority[seats.klass[present]] >= level]
+            room.take(seats.needs(seats.klass[present]), seats.shape[present], seats.host[present], seats.gpus[present])
+            known[seats.number] = room
+        return known[seats.number]
+
+    def _take_place(self, klass: int, option: int, known: dict[int, Room]) -> bool:
+        """Seat one replica where lower ones let it; the host where fewest must go."""
+        options = self.options
+        level, count, shape = int(options.priority[klass]), int(options.count[klass]), int(options.shape[option])
+        seats = self.seats[options.group[option]]
+        need = seats.needs(numpy.asarray([klass]))[0]
+        paid = self._quota_from_below(klass, option, level)
+        if paid is None:
+            return False
+        high = self._high(seats, level, known)
+        fits = high.gpus_for(shape, count)
+        hosts = numpy.flatnonzero(fits.any(axis=1) & high.hosts_for(need))
+        hosts = hosts[seats.held(klass)[hosts] < options.per_host[klass]] if len(hosts) else hosts
+        if not len(hosts):
+            return False
+        host, gone, mask = min((self._leavers(seats, option, int(host), fits[host], need) for host in hosts[:TRIED].tolist()), key=lambda each: (len(each[1]), each[0]))
+        for other, replicas in paid:
+            kept = numpy.asarray([one for one in replicas if other is not seats or one not in gone], dtype=numpy.int64)
+            other.drop(kept)
+            self._count(other, kept, -1)
+        leaving = numpy.asarray(gone, dtype=numpy.int64)
+        seats.drop(leaving)
+        self._count(seats, leaving, -1)
+        first = seats.size
+        seats.add(*(numpy.asarray([each]) for each in (klass, shape, host, mask)))
+        self._count(seats, numpy.asarray([first]), 1)
+        high.take(need[None, :], *(numpy.asarray([each]) for each in (shape, host, mask)))
+        return True
+
+    def _leavers(self, seats: Seats, option: int, host: int, fits: Bools, need: Floats) -> tuple[int, list[int], int]:
+        """(host, replicas that must go, GPUs that the new one gets) with as few as can be seen at once."""
+        options, room = self.options, seats.room
+        klass, shape = int(options.klass[option]), int(options.shape[option])
+        level, count = int(options.priority[klass]), int(options.count[klass])
+        lower = [one for one in seats.on(host).tolist() if options.priority[seats.klass[one]] < level]
+        lower.sort(key=lambda one: (int(options.priority[seats.klass[one]]), -float(need @ seats.needs(seats.klass[[one]])[0]), one))
+        best: tuple[int, list[int], int] | None = None
+        gpus = numpy.flatnonzero(fits).tolist()
+        plans = [gpus[:count]] if count > 1 else [[gpu] for gpu in gpus]
+        for plan in plans:
+            mask = sum(1 << gpu for gpu in plan)
+            gone: list[int] = []
+            after = Room(seats.group, seats.board, room.codes)
+            for name in ("whole", "code", "memory", "compute", "clients", "left"):
+                setattr(after, name, getattr(room, name)[host : host + 1].copy())
+            on_gpu = [one for one in lower if seats.gpus[one] & mask]
+            rest = [one for one in lower if not seats.gpus[one] & mask]
+            for one in (*on_gpu, *rest):
+                free = after.gpus_for(shape, count)[0]
+                fine = all(free[gpu] for gpu in plan)
+                if fine and after.hosts_for(need)[0]:
+                    break
+                if fine and seats.gpus[one] & mask == 0 and not (seats.needs(seats.klass[[one]])[0] > 0).any():
+                    continue
+                gone.append(one)
+                pick = numpy.asarray([one])
+                after.take(seats.needs(seats.klass[pick]), seats.shape[pick], numpy.zeros(1, dtype=numpy.int64), seats.gpus[pick], -1)
+            if best is None or len(gone) < len(best[1]):
+                best = (host, gone, mask)
+        return best if best is not None else (host, lower, 0)
+
+    def _quota_from_below(self, klass: int, option: int, level: int) -> list[tuple[Seats, list[int]]] | None:
+        """Lower replicas of the same team that must go so that the quota holds; None when that is not enough."""
+        if self._allowed(option):
+            return []
+        team = int(self.options.team[klass])
+        if not self._allowed(option, self._held_below(team, level)):
+            return None
+        freed, gone = [0.0, 0.0], []
+        for seats, one in self._below(team, level):
+            if self._allowed(option, (freed[0], freed[1])):
+                break
+            cost = self._cost[seats.number, int(seats.klass[one]), int(seats.shape[one])]
+            freed[0] += float(self.options.memory[cost])
+            freed[1] += float(self.options.worth[cost])
+            gone.append((seats, [one]))
+        return gone if self._allowed(option, (freed[0], freed[1])) else None
+
+    def _held_below(self, team: int, level: int) -> tuple[float, float]:
+        """(memory, worth) that replicas of a team below a priority have."""
+        under = [each for each in self.options.levels if each < level]
+        return tuple(sum(self._by_level[each][number][team] for each in under) for number in (0, 1))  # type: ignore[return-value]
+
+    def _below(self, team: int, level: int) -> Iterator[tuple[Seats, int]]:
+        """Replicas of a team below a priority, the lowest first."""
+        priority = self.options.priority
+        for under in [each for each in reversed(self.options.levels) if each < level]:
+            for seats in self.seats:
+                klass = seats.klass[: seats.size]
+                mine = seats.here[: seats.size] & (self.options.team[klass] == team) & (priority[klass] == under)
+                for one in numpy.flatnonzero(mine).tolist():
+                    yield seats, one
+
+
+# Hosts that are compared when somebody must give way.
+TRIED = 24

@@ -1,0 +1,95 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Two hosts change what is on one GPU of each, so that a GPU with room comes to a host that has room as well.
+
+A host may lack CPU or RAM for one more replica, or hold as many of its class as it may, while one of its GPUs has a place left.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Seats
+
+if t.TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+try:
+    import numpy
+except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
+    numpy = None  # type: ignore[assignment] # what is not there is None
+
+# Pairs of GPUs whose classes' limits are looked at.
+TRIED = 40
+
+
+class Swap:
+    """The GPUs of one group that may change places."""
+
+    def __init__(self, seats: Seats) -> None:
+        self.seats = seats
+        self.options = seats.options
+
+    def make_room(self, klass: int, host: int, gpu: int) -> tuple[int, int] | None:
+        """(host, GPU) where one more of the class fits now, after a swap: what is on this GPU is there then. None: no swap was found."""
+        seats, room = self.seats, self.seats.room
+        need = seats.needs(numpy.asarray([klass]))[0]
+        load, fixed = self._load()
+        if fixed[host, gpu]:
+            return None
+        mine = load[host, gpu]
+        # Their host takes what is on this GPU and the new replica; this host takes what was on theirs.
+        there = (room.left[:, None, :] + load - mine - need >= -NEARLY).all(axis=2)
+        here = (room.left[host] + mine - load >= -NEARLY).all(axis=2)
+        able = there & here & ~fixed & (seats.held(klass) < self.options.per_host[klass])[:, None]
+        able[host] = False
+        others, their = numpy.nonzero(able)
+        if not len(others):
+            return None
+        moving = seats.on(host, gpu)
+        for other, theirs in zip(others[:: max(1, len(others) // TRIED)].tolist(), their[:: max(1, len(others) // TRIED)].tolist(), strict=True):
+            coming = seats.on(other, theirs)
+            if self._within(moving, coming, other, klass) and self._within(coming, moving, host, None):
+                self._swap(moving, coming, (host, gpu), (other, theirs))
+                return other, theirs
+        return None
+
+    def _load(self) -> tuple[Floats, NDArray[np.bool_]]:
+        """(CPU and RAM of what is on each GPU, shape (hosts, GPUs, 2); GPUs that are part of a replica with several)."""
+        seats = self.seats
+        present = seats.present()
+        gpus = seats.gpus[present]
+        single = gpus & (gpus - 1) == 0
+        load = numpy.zeros((seats.group.size, seats.group.gpus, 2))
+        first = numpy.log2(gpus[single]).astype(numpy.int64)
+        numpy.add.at(load, (seats.host[present][single], first), seats.needs(seats.klass[present][single]))
+        fixed = numpy.zeros((seats.group.size, seats.group.gpus), dtype=bool)
+        which, gpu = numpy.nonzero(gpus[~single][:, None] >> numpy.arange(seats.group.gpus) & 1)
+        fixed[seats.host[present][~single][which], gpu] = True
+        return load, fixed
+
+    def _within(self, coming: Ints, going: Ints, host: int, more: int | None) -> bool:
+        """Do all classes keep their limit on a host when these come, and one of class ``more``, and those go?"""
+        seats = self.seats
+        kinds, count = numpy.unique(numpy.concatenate((seats.klass[coming], [] if more is None else [more])).astype(numpy.int64), return_counts=True)
+        left = seats.klass[going]
+        for klass, number in zip(kinds.tolist(), count.tolist(), strict=True):
+            if int(seats.held(klass)[host]) + number - int((left == klass).sum()) > self.options.per_host[klass]:
+                return False
+        return True
+
+    def _swap(self, moving: Ints, coming: Ints, here: tuple[int, int], there: tuple[int, int]) -> None:
+        seats = self.seats
+        parts = []
+        for replicas, (host, gpu) in ((moving, there), (coming, here)):
+            many = len(replicas)
+            parts.append((seats.klass[replicas], seats.shape[replicas], numpy.full(many, host), numpy.full(many, 1 << gpu)))
+        seats.drop(numpy.concatenate((moving, coming)))
+        for part in parts:
+            seats.add(*part)

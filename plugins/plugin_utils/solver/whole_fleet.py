@@ -1,0 +1,134 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Plan a whole fleet at once: 100,000 GPUs and more, with bounds that say how far from the best the plan can be.
+
+The objective is lexicographic: as many replicas of the highest priority as possible, then of the next, and so on; then as few GPUs
+opened as possible. Stages: a linear program over groups of equal hosts (``fleet_program``), whole numbers (``fleet_rounding``), hosts
+(``fleet_expansion``, ``fleet_exchange``), GPUs and what was left over (``fleet_seats``, ``fleet_filling``).
+"""
+
+from __future__ import annotations
+
+import typing as t
+from functools import partial
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealer
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, FleetProblem, Row, check
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import FleetProgram, Relaxed
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import cut, reachable, rounded
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available, version
+
+try:
+    import numpy
+except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
+    numpy = None  # type: ignore[assignment] # what is not there is None
+
+
+def plan_whole_fleet(problem: FleetProblem) -> FleetAnswer:
+    """Where every replica goes, and proven bounds.
+
+    Equal problems have equal answers, in whatever order hosts and classes are given. Names decide only between equal hosts.
+
+    :raises FleetError: the problem is not sound. :raises SolverError: there is no solver here.
+    """
+    if not available():
+        raise SolverError("highspy is not installed")
+    check(problem)
+    options = options_of(problem)
+    program = FleetProgram(options)
+    relaxed = program.solve(partial(reachable, program.options))
+    seats = _seated(options, relaxed)
+    Filling(options, seats).fill()
+    if not all(board.exact for board in options.boards):
+        # Sizes had to be rounded up. Bounds that hold come from a program with sizes rounded down.
+        program = FleetProgram(options_of(problem, up=False))
+        relaxed = program.solve(partial(reachable, program.options))
+    return _answer(options, seats, program, relaxed)
+
+
+def _seated(options: Options, relaxed: Relaxed) -> list[Seats]:
+    """What the linear program says, as whole replicas on GPUs of hosts."""
+    amount = rounded(options, relaxed)
+    codes = [Codes(board) for board in options.boards]
+    seats = []
+    for number, group in enumerate(options.groups):
+        patterns, boards = cut(options, relaxed, amount, number)
+        dealt = Dealer(options, number).deal(amount, patterns, boards)
+        exchange(options, dealt)
+        take_off(options, dealt)
+        seats.append(Seats(options, number, dealt, codes[group.board]))
+    return seats
+
+
+def _answer(options: Options, seats: list[Seats], program: FleetProgram, relaxed: Relaxed) -> FleetAnswer:
+    served = dict.fromkeys(options.levels, 0)
+    opened = 0
+    for one in seats:
+        levels, many = numpy.unique(options.priority[one.klass[one.present()]], return_counts=True)
+        for level, number in zip(levels.tolist(), many.tolist(), strict=True):
+            served[level] += number
+        opened += int((~one.room.empty).sum())
+    return FleetAnswer(
+        rows=_rows(options, seats),
+        served=served,
+        bound={level: relaxed.levels[level].given(served) for level in options.levels},
+        opened=opened,
+        opened_bound=program.opened_given(served),
+        solver=version(),
+    )
+
+
+def _rows(options: Options, seats: list[Seats]) -> list[Row]:
+    """The rows of the answer, in its order."""
+    if not seats:
+        return []
+    parts = [_group_rows(one) for one in seats]
+    klass, group, host, gpu, shape, start, replica = (numpy.concatenate(column) for column in zip(*parts, strict=True))
+    order = numpy.lexsort((gpu, replica, host, group, klass))
+    klass, group, host, gpu, shape, start, replica = (column[order] for column in (klass, group, host, gpu, shape, start, replica))
+    # A new replica begins where any of class, group, host and number differs from the row before.
+    fresh = numpy.ones(len(klass), dtype=bool)
+    fresh[1:] = (klass[1:] != klass[:-1]) | (group[1:] != group[:-1]) | (replica[1:] != replica[:-1])
+    number = numpy.cumsum(fresh) - 1
+    number -= number[numpy.searchsorted(klass, klass)]
+    first = numpy.cumsum([0, *(one.group.size for one in seats)])
+    keys = numpy.asarray([one.key for one in options.classes], dtype=object)
+    names = numpy.asarray([host.name for one in seats for host in one.group.hosts], dtype=object)
+    base = numpy.cumsum([0, *(len(one.board.shapes) for one in seats)])
+    modes = numpy.asarray([kind.mode for one in seats for kind in one.board.shapes], dtype=object)
+    profiles = numpy.asarray([kind.profile for one in seats for kind in one.board.shapes], dtype=object)
+    columns: list[t.Any] = [
+        keys[klass],
+        number,
+        names[first[group] + host],
+        gpu,
+        modes[base[group] + shape],
+        profiles[base[group] + shape],
+        start,
+    ]
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _group_rows(seats: Seats) -> tuple[t.Any, ...]:
+    """(class, group, host, GPU, shape, start, number of the replica in the group): arrays with one entry for each GPU of each replica."""
+    present = seats.present()
+    which, gpu = numpy.nonzero(seats.gpus[present][:, None] >> numpy.arange(seats.group.gpus) & 1)
+    replica = present[which]
+    klass, shape, host = seats.klass[replica], seats.shape[replica], seats.host[replica]
+    start = numpy.full(len(replica), -1, dtype=numpy.int64)
+    codes = seats.room.codes
+    mine = numpy.flatnonzero(codes.unit[shape] > 0) if len(replica) else numpy.zeros(0, dtype=numpy.int64)
+    if len(mine):
+        # The first of equal slices on a GPU gets the first start, and so on.
+        place = (host[mine] * seats.group.gpus + gpu[mine]) * len(seats.board.shapes) + shape[mine]
+        order = numpy.lexsort((replica[mine], klass[mine], place))
+        mine, place = mine[order], place[order]
+        rank = numpy.arange(len(mine)) - numpy.searchsorted(place, place)
+        row = numpy.searchsorted(codes.legal, seats.room.code[host[mine], gpu[mine]])
+        start[mine] = codes.starts[row, shape[mine], rank]
+    return klass, numpy.full(len(klass), seats.number), host, gpu, shape, start, replica
