@@ -92,7 +92,9 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
         left = _Queue(start, found.hints).run()
         best = start if _score(start) > _score(draft) else draft
     now = _reached(waiting, best)
-    more = tuple((priority, most - now[priority]) for priority, most in sorted(found.most.items(), reverse=True) if most > now[priority])
+    open_ = ((priority, most - now[priority]) for priority, most in sorted(found.most.items(), reverse=True) if most > now[priority])
+    # Of lower priorities nothing is known as long as more of a higher one might be served.
+    more = tuple(open_)[:1]
     return None if best is draft else (start, left), Proof(more, found.gpus, version())
 
 

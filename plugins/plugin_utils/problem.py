@@ -342,7 +342,8 @@ class Displaced:
 class Proof:
     """How good a plan is at most away from the best, as far as that was proven; nobody stopped or moved for it.
 
-    ``more``: (priority, how many more of those who were left over could be served at most), the highest first; nothing where none could.
+    ``more``: (priority, how many more of those who were left over could be served at most), of the highest where any could; nothing where
+    none could.
     ``gpus``: fewest GPUs on which all who are served could be, None where that was not asked. ``solver``: what proved it, with its version;
     None where nothing had to be.
     """

@@ -102,7 +102,7 @@ def test_what_is_proven_is_what_a_search_through_all_choices_finds(seed: int) ->
         counts
         for number in range(8)
         for counts in itertools.combinations_with_replacement(sorted(each.name for each in profiles.values()), number)
-        if stand(cutter, (), (), Counter(counts).items()) is not None
+        if stand(cutter, (), (), tuple(Counter(counts).items())) is not None
     }
     wanted = Counter(profiles[size].name for size in sizes)
     best = max(

@@ -212,7 +212,9 @@ def smallest_profiles(geometry: Geometry, one: FleetClass) -> list[Profile]:
     enough = [
         each
         for each in geometry.profiles
-        if not name_parts(each.name)[2] and each.memory_mib >= one.memory_mib and each.slices >= one.compute * geometry.compute_slices - 1e-6
+        if not name_parts(each.name)[2]
+        and each.memory_mib >= one.memory_mib
+        and each.slices >= one.compute * geometry.compute_slices - 1e-6
     ]
     enough.sort(key=lambda each: (each.slices, each.size, each.name))
     found: list[Profile] = []

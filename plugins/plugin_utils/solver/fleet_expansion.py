@@ -89,7 +89,9 @@ class Dealer:
         """Replicas with several GPUs: largest first, each on the host with the fewest open GPUs that are enough."""
         found: list[tuple[int, int]] = []
         options = self.options
-        for one, number in sorted(zip(klass.tolist(), many.tolist(), strict=True), key=lambda each: (-int(options.count[each[0]]), each[0])):
+        for one, number in sorted(
+            zip(klass.tolist(), many.tolist(), strict=True), key=lambda each: (-int(options.count[each[0]]), each[0])
+        ):
             need = numpy.asarray([options.cpus[one], options.ram[one]])
             held = numpy.zeros(self.group.size, dtype=numpy.int64)
             while number:

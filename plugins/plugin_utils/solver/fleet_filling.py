@@ -44,7 +44,9 @@ class Filling:
         self.free_memory, self.free_worth = options.quota_memory.copy(), options.quota_worth.copy()
         self._cost = {
             (group, klass, shape): option
-            for option, (group, klass, shape) in enumerate(zip(options.group.tolist(), options.klass.tolist(), options.shape.tolist(), strict=True))
+            for option, (group, klass, shape) in enumerate(
+                zip(options.group.tolist(), options.klass.tolist(), options.shape.tolist(), strict=True)
+            )
         }
         order = numpy.searchsorted(options.klass, numpy.arange(len(options.classes) + 1))
         self.options_of = [range(int(order[klass]), int(order[klass + 1])) for klass in range(len(options.classes))]
@@ -72,7 +74,8 @@ class Filling:
         klass = seats.klass[replicas]
         numpy.add.at(self.waiting, klass, -sign)
         options = numpy.asarray(
-            [self._cost[seats.number, one, shape] for one, shape in zip(klass.tolist(), seats.shape[replicas].tolist(), strict=True)], dtype=numpy.int64
+            [self._cost[seats.number, one, shape] for one, shape in zip(klass.tolist(), seats.shape[replicas].tolist(), strict=True)],
+            dtype=numpy.int64,
         )
         team = self.options.team[klass]
         mine = team >= 0
@@ -186,7 +189,10 @@ class Filling:
         hosts = hosts[seats.held(klass)[hosts] < options.per_host[klass]] if len(hosts) else hosts
         if not len(hosts):
             return False
-        host, gone, mask = min((self._leavers(seats, option, int(host), fits[host], need) for host in hosts[:TRIED].tolist()), key=lambda each: (len(each[1]), each[0]))
+        host, gone, mask = min(
+            (self._leavers(seats, option, int(host), fits[host], need) for host in hosts[:TRIED].tolist()),
+            key=lambda each: (len(each[1]), each[0]),
+        )
         for other, replicas in paid:
             kept = numpy.asarray([one for one in replicas if other is not seats or one not in gone], dtype=numpy.int64)
             other.drop(kept)

@@ -172,11 +172,15 @@ def check(problem: FleetProblem) -> None:
             raise FleetError(f"host {host.name}: there is no model {host.model}")
         if set(host.modes) - set(MODE_OF.values()):
             raise FleetError(f"host {host.name}: its modes {', '.join(host.modes)} are not all of mig, whole and shared")
-        _positive(f"host {host.name}", gpus=host.gpus, cpus=host.cpus, ram_mib=host.ram_mib, clients=host.clients, reserve_mib=host.reserve_mib)
+        _positive(
+            f"host {host.name}", gpus=host.gpus, cpus=host.cpus, ram_mib=host.ram_mib, clients=host.clients, reserve_mib=host.reserve_mib
+        )
     for one in problem.classes:
         if one.isolation not in MODE_OF:
             raise FleetError(f"class {one.key}: isolation {one.isolation} is none of {', '.join(MODE_OF)}")
-        _positive(f"class {one.key}", replicas=one.replicas, memory_mib=one.memory_mib, compute=one.compute, cpus=one.cpus, ram_mib=one.ram_mib)
+        _positive(
+            f"class {one.key}", replicas=one.replicas, memory_mib=one.memory_mib, compute=one.compute, cpus=one.cpus, ram_mib=one.ram_mib
+        )
         _positive(f"class {one.key}", max_per_host=one.max_per_host or 0)
         if one.replicas > MOST_REPLICAS:
             raise FleetError(f"class {one.key}: {one.replicas:,} replicas are more than {MOST_REPLICAS:,}")

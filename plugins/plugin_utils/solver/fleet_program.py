@@ -169,7 +169,9 @@ class FleetProgram:
         if not len(mine):
             return
         rows, columns, values = self.rows.entries(mine)
-        self.column_of[mine] = self.session.add_columns(numpy.zeros(len(mine)), self.options.most[mine].astype(float), (rows, columns, values))
+        self.column_of[mine] = self.session.add_columns(
+            numpy.zeros(len(mine)), self.options.most[mine].astype(float), (rows, columns, values)
+        )
         self.is_pattern = numpy.concatenate((self.is_pattern, numpy.zeros(len(mine), dtype=bool)))
 
     def _relaxed(self, outcome: Outcome, levels: dict[int, Level]) -> Relaxed:

@@ -85,7 +85,9 @@ class Room:
         self.compute = numpy.zeros(shape, dtype=numpy.int64)
         self.clients = numpy.zeros(shape, dtype=numpy.int64)
         self.left = numpy.tile(numpy.asarray([group.cpus, group.ram]), (group.size, 1))
-        self.sizes = numpy.asarray([(kind.memory, kind.compute, kind.mode == "shared") for kind in board.shapes], dtype=numpy.int64).reshape(-1, 3)
+        self.sizes = numpy.asarray(
+            [(kind.memory, kind.compute, kind.mode == "shared") for kind in board.shapes], dtype=numpy.int64
+        ).reshape(-1, 3)
 
     @property
     def empty(self) -> Bools:

@@ -12,6 +12,7 @@ import typing as t
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, Slices
@@ -53,6 +54,10 @@ class Group:
     uses: dict[str, int] = field(default_factory=dict)
     rows: dict[str, int] = field(default_factory=dict)
 
+    def columns(self) -> list[int]:
+        """All of them."""
+        return [*(column for column, _counts in self.cuts), *(column for column, _way, _mix in self.mixes), *self.uses.values()]
+
 
 @dataclass
 class Kind:
@@ -69,13 +74,7 @@ def hand_out(hosts: HostClass, kinds: Sequence[Kind], values: Sequence[int]) -> 
 
     ``values``: of the program's columns, by their numbers.
     """
-    groups = {id(group): group for group in hosts.groups}
-    counted: list[tuple[Kind, Group, str | None, int]] = [
-        (kind, group, profile, values[column])
-        for kind in kinds
-        for column, group, profile in kind.columns
-        if id(group) in groups and values[column] > 0
-    ]
+    counted = _shrunk(hosts, kinds, values)
     stock = _Stock(hosts, values)
     hints: dict[Key, Hint] = {}
     given: Counter[int] = Counter()
@@ -92,6 +91,36 @@ def hand_out(hosts: HostClass, kinds: Sequence[Kind], values: Sequence[int]) -> 
             given[id(kind)] += 1
             hints[(need.service, replica)] = hint
     return hints
+
+
+def _shrunk(hosts: HostClass, kinds: Sequence[Kind], values: Sequence[int]) -> list[tuple[Kind, Group, str | None, int]]:
+    """How many of each kind have what: as the program counted, but with a smaller slice where one would be left that serves too."""
+    left: Counter[tuple[int, str]] = Counter()
+    for group in hosts.groups:
+        for column, counts in group.cuts:
+            left.update({(id(group), name): count * values[column] for name, count in counts})
+    groups = {id(group) for group in hosts.groups}
+    found: list[tuple[Kind, Group, str | None, int]] = []
+    for kind in kinds:
+        left.subtract({(id(group), name or ""): values[column] for column, group, name in kind.columns if id(group) in groups})
+    for kind in kinds:
+        mine = {(id(group), name): values[column] for column, group, name in kind.columns if id(group) in groups}
+        slices = sorted((_size(group, name), id(group), name) for _column, group, name in kind.columns if name and id(group) in groups)
+        for size, group_id, name in reversed(slices):
+            for smaller, other_id, other in slices:
+                if other_id == group_id and smaller < size:
+                    by = min(mine[(group_id, name)], left[(group_id, other)])
+                    for key, change in (((group_id, name), -by), ((group_id, other), by)):
+                        mine[key] += change
+                        left[key] -= change
+        found += [(kind, group, name, count) for _column, group, name in kind.columns if (count := mine.get((id(group), name), 0)) > 0]
+    return found
+
+
+def _size(group: Group, name: str) -> tuple[int, int]:
+    cutter = group.states[0].cutter
+    profile = None if cutter is None else cutter.profiles[name]
+    return (0, 0) if profile is None else (profile.memory_mib, profile.slices)
 
 
 def _turn_of(need: Need, weight: float, profile: str | None) -> tuple[t.Any, ...]:
@@ -241,7 +270,8 @@ def _in_turn(states: Iterable[GpuState]) -> Iterator[GpuState]:
     return (state for _turn, state in sorted(ranked, key=lambda each: (each[0], each[1].host.name, each[1].gpu.pci)))
 
 
-def stand(cutter: Cutter, fixed: Slices, spare: Slices, counts: Iterable[tuple[str, int]]) -> Slices | None:
+@lru_cache(maxsize=4096)
+def stand(cutter: Cutter, fixed: Slices, spare: Slices, counts: Counts[str]) -> Slices | None:
     """Where slices in these numbers go beside ``fixed``: on those of ``spare`` where they can, then at the lowest starts. None: nowhere."""
     wanted = [name for name, count in sorted(counts, key=lambda each: -cutter.profiles[each[0]].size) for _each in range(count)]
 

@@ -113,8 +113,9 @@ class Program:
         whole[list(cost)] = list(cost.values())
         self._cost = [whole]
 
-    def solve(self, limits: Limits | None = None, *, relaxed: bool = False) -> Outcome:
-        """The best solution within ``limits``; ``relaxed``: as a linear program, whole numbers or not.
+    def solve(self, limits: Limits | None = None, *, relaxed: bool = False, only: t.Any = None) -> Outcome:
+        """The best solution within ``limits``; ``relaxed``: as a linear program, whole numbers or not. ``only``: (columns,) of truth values,
+        where it says no the column is 0; the bound is then one of that smaller program.
 
         :raises SolverError: there is none, or it was not found within the limits.
         """
@@ -137,7 +138,7 @@ class Program:
         for name, value in options.items():
             if solver.setOptionValue(name, value) != highspy.HighsStatus.kOk:
                 raise SolverError(f"HiGHS does not know the option {name}")
-        if solver.passModel(self._model(whole if mixed else None)) == highspy.HighsStatus.kError:
+        if solver.passModel(self._model(whole if mixed else None, only)) == highspy.HighsStatus.kError:
             raise SolverError("HiGHS refused the program")
         solver.run()
         status, info = solver.getModelStatus(), solver.getInfo()
@@ -156,10 +157,12 @@ class Program:
             proven=ended,
         )
 
-    def _model(self, whole: t.Any) -> t.Any:
+    def _model(self, whole: t.Any, only: t.Any = None) -> t.Any:
         model = highspy.HighsLp()
         model.num_col_, model.num_row_ = self.columns, self.rows
         model.col_cost_, model.col_lower_, model.col_upper_ = (_joined(part) for part in (self._cost, self._lower, self._upper))
+        if only is not None:
+            model.col_upper_ = numpy.where(only, _joined(self._upper), 0.0)
         model.row_lower_, model.row_upper_ = _joined(self._row_lower), _joined(self._row_upper)
         if whole is not None:
             kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
@@ -190,8 +193,8 @@ class Session:
         """Open it. :raises SolverError: as :meth:`Program.solve` does."""
         if highspy is None:
             raise SolverError("highspy is not installed")
-        self._solver = highspy.Highs()
-        options = {
+        self._solver = highspy.Highs()  # type: ignore[no-untyped-call] # as above
+        options: dict[str, bool | float | str] = {
             "output_flag": False,
             "threads": 1,
             "parallel": "off",

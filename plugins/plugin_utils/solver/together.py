@@ -32,8 +32,16 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out im
     hand_out,
     shape_of,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, SolverError, available
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, Session, SolverError, available
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Floats
+
+try:
+    import numpy
+except ImportError:  # pragma: no cover # tests/unit/test_solver_absent.py
+    numpy = None  # type: ignore[assignment] # what is not there is None
 
 Waiting = Sequence[tuple[Need, int]]
 
@@ -41,14 +49,17 @@ Waiting = Sequence[tuple[Need, int]]
 MOST_MIXES = 1_500
 # A program with more columns than this takes longer than a merge request waits; the plan then says that nothing was proven.
 MOST_COLUMNS = 40_000
+_BLUR = 1e-6
+# What one more replica is worth in those of the next lower priority, where whole numbers are looked for.
+_STEP = 30.0
 _WORK = Limits(absolute=0.99, nodes=20, iterations=200_000)
 
 
 @dataclass(frozen=True)
 class Together:
     """``hints``: a place for each replica that the program serves. ``most``: priority -> how many of those who wait can be served at most,
-    given what was reached for higher priorities. ``gpus``: the fewest that have to be opened for that, None where it was not asked.
-    ``better``: more are served than ``reached`` said, at the first priority where it differs, or as many on fewer GPUs.
+    given that as many of higher ones are. ``gpus``: the fewest that have to be opened for that, None where it was not asked.
+    ``better``: there are hints, which may well serve more, or as many on fewer GPUs.
     """
 
     hints: Mapping[Key, Hint]
@@ -73,6 +84,14 @@ def plan_together(fleet: Fleet, waiting: Waiting, reached: Mapping[int, int], op
         return model.solved(reached, opened)
     except SolverError:
         return None
+
+
+class _Level(t.NamedTuple):
+    """Those of one priority: their columns, the row that counts who is served, and how many they are."""
+
+    columns: list[int]
+    row: int
+    everybody: int
 
 
 class _Model:
@@ -266,56 +285,67 @@ class _Model:
             if much:
                 self.program.add_entries(row, column, much)
 
-    def _rows_of_levels(self) -> dict[int, list[int]]:
-        """Nobody has two places; and of each priority its columns, the highest first."""
-        levels: dict[int, list[int]] = {priority: [] for priority in sorted({-kind.need.priority for kind in self.kinds})}
-        for kind in self.kinds:
-            if kind.columns:
+    def _rows_of_levels(self) -> dict[int, _Level]:
+        """Nobody has two places; and for each priority, the highest first, a row that counts who is served."""
+        levels: dict[int, _Level] = {}
+        for priority in sorted({kind.need.priority for kind in self.kinds}, reverse=True):
+            kinds = [kind for kind in self.kinds if kind.need.priority == priority]
+            for kind in kinds:
                 self._at_most(len(kind.members), [(column, 1) for column, _group, _profile in kind.columns])
-                levels[-kind.need.priority] += [column for column, _group, _profile in kind.columns]
-        return {-key: columns for key, columns in levels.items()}
+            columns = [column for kind in kinds for column, _group, _profile in kind.columns]
+            (row,) = self.program.add_rows(1).tolist()
+            self.program.add_entries(row, columns, 1.0)
+            levels[priority] = _Level(columns, row, sum(len(kind.members) for kind in kinds))
+        return levels
 
     def solved(self, reached: Mapping[int, int], opened: int | None) -> Together:
-        """Level by level: what can be served at most, and whether that is more than was ``reached``; then on how many GPUs."""
+        """Bounds from linear programs, one for each priority; then, where they leave hope, whole numbers out of what those use."""
+        session = Session(self.program, _WORK)
         most: dict[int, int] = {}
-        served: dict[int, int] = {}
-        better = False
-        for priority, columns in self.levels.items():
-            if not columns:
-                most[priority] = served[priority] = 0
-                continue
-            have = reached.get(priority, 0)
-            if have == sum(len(kind.members) for kind in self.kinds if kind.need.priority == priority):
-                most[priority] = served[priority] = have
-                self._keep(columns, have)
-                continue
-            self.program.set_cost(dict.fromkeys(columns, -1.0))
-            most[priority] = _whole(-self.program.solve(_WORK, relaxed=True).bound)
-            if most[priority] > have or better:
-                found = self.program.solve(_WORK)
-                most[priority] = min(most[priority], _whole(-found.bound))
-                served[priority] = round(-found.objective)
-                better = better or served[priority] > have
-            else:
-                served[priority] = min(have, most[priority])
-            self._keep(columns, served[priority])
+        used = numpy.zeros(self.program.columns, dtype=bool)
+        used[[column for group in self.groups for column in group.columns()]] = True
+        for priority, level in self.levels.items():
+            most[priority] = reached.get(priority, 0)
+            if most[priority] < level.everybody:
+                session.set_costs(self._cost(dict.fromkeys(level.columns, -1.0)))
+                found = session.solve()
+                most[priority] = _whole(-found.objective)
+                used |= found.values > _BLUR
+            session.set_row(level.row, most[priority], level.everybody)
         gpus: int | None = None
-        if better or opened is not None:
-            self.program.set_cost(dict.fromkeys(self.opened, 1.0))
-            gpus = math.ceil(self.program.solve(_WORK, relaxed=True).bound - 1e-6)
-        if not better and (gpus is None or opened is None or gpus >= opened):
-            return Together({}, most, gpus, False)
-        found = self.program.solve(_WORK)
-        gpus = max(gpus or 0, math.ceil(found.bound - 1e-6))
-        better = better or (opened is not None and round(found.objective) < opened)
-        return Together(self._hints(found) if better else {}, most, gpus, better)
+        hope = any(most[priority] > reached.get(priority, 0) for priority in most)
+        if opened is not None and not hope:
+            session.set_costs(self._cost(dict.fromkeys(self.opened, 1.0)))
+            found = session.solve()
+            gpus, hope = math.ceil(found.objective - _BLUR), found.objective < opened - 1 + _BLUR
+            used |= found.values > _BLUR
+        hints = self._hints(self._chosen(used, gpus is not None)) if hope else {}
+        return Together(hints, most, gpus, bool(hints))
 
-    def _keep(self, columns: Sequence[int], least: int) -> None:
-        (row,) = self.program.add_rows(1, lower=least).tolist()
-        self.program.add_entries(row, columns, 1.0)
+    def _cost(self, cost: Mapping[int, float]) -> Floats:
+        costs = numpy.zeros(self.program.columns)
+        costs[list(cost)] = list(cost.values())
+        return costs
 
-    def _hints(self, found: Outcome) -> dict[Key, Hint]:
+    def _chosen(self, used: t.Any, few: bool) -> Outcome | None:
+        """A good whole solution with the columns that the linear programs ``used``; ``few``: everybody on as few GPUs as can be.
+
+        All priorities at once, each replica worth many of the next; whoever comes first in the end, the planner's own turns say.
+        """
+        if few:
+            for level in self.levels.values():
+                self._at_most(-level.everybody, [(column, -1.0) for column in level.columns])
+        worth = {column: -(_STEP**turn) for turn, level in enumerate(reversed(self.levels.values())) for column in level.columns}
+        self.program.set_cost(dict.fromkeys(self.opened, 1.0) if few else worth)
+        try:
+            return self.program.solve(_WORK, only=used)
+        except SolverError:
+            return None
+
+    def _hints(self, found: Outcome | None) -> dict[Key, Hint]:
         """The program's counts as places of single replicas."""
+        if found is None:
+            return {}
         values = [round(value) for value in found.values.tolist()]
         hints: dict[Key, Hint] = {}
         for each in self.classes:
@@ -328,7 +358,7 @@ _SHARINGS: tuple[Sharing, ...] = (TIME_SLICE, MPS)
 
 def _whole(value: float) -> int:
     """A bound on a count, which is a whole number."""
-    return int(value + 1e-6)
+    return int(value + _BLUR)
 
 
 def _kinds(waiting: Waiting, fleet: Fleet) -> list[Kind]:
@@ -347,7 +377,7 @@ def _kinds(waiting: Waiting, fleet: Fleet) -> list[Kind]:
 
 
 def _classes(hosts: Sequence[HostState], kinds: Sequence[Kind]) -> list[HostClass]:
-    """Hosts with equal GPUs together."""
+    """Hosts with equal kinds of GPUs together, however many of each."""
     barred = sorted({place for kind in kinds for place in kind.need.bars})
     found: dict[t.Any, list[HostState]] = {}
     for host in hosts:
@@ -355,7 +385,7 @@ def _classes(hosts: Sequence[HostState], kinds: Sequence[Kind]) -> list[HostClas
         policy = (one.environment, one.modes, one.sharing, one.shared_max, one.shared_reserve_mib, one.shared_compute)
         # The gate speaks of hosts by name.
         gate = one.name if any(name == one.name for name, _board in barred) else ""
-        content = tuple(sorted(Counter(map(_likeness, host.gpus)).items(), key=repr))
+        content = tuple(sorted({_likeness(state) for state in host.gpus}, key=repr))
         found.setdefault((policy, gate, content), []).append(host)
     return [HostClass(each, _groups(each)) for each in found.values()]
 
