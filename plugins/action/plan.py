@@ -75,6 +75,7 @@ def _result(planned: Planned, hosts: Mapping[str, t.Any]) -> dict[str, t.Any]:
         "plans": {name: dict(plan.data) for name, plan in planned.plans.items()},
         "unplaced": planned.unplaced,
         "rollouts": planned.rollouts,
+        "steps": planned.steps,
         "services": planned.services,
         "warnings": [] if unread else planned.notes,
         "unread": unread,
