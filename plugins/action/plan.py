@@ -115,6 +115,8 @@ def _result(planned: Planned, hosts: Mapping[str, t.Any]) -> dict[str, t.Any]:
         "rollouts": planned.rollouts,
         "explained": [each.data() for each in planned.explained],
         "why": reason_lines(planned.why),
+        "steps": planned.steps,
+        "bounds": planned.bounds,
         "services": planned.services,
         "warnings": [] if unread else planned.notes,
         "unread": unread,

@@ -197,6 +197,26 @@ rollouts:
   sample:
     - 'receipt-ocr-1: new version; beside the old one on gpu-prod-01 1g.10gb@4'
     - 'llm-chat: route changes, no container is made anew'
+steps:
+  description:
+    - In which order replicas leave their places for other ones, so that no moment needs more room than there is. Then a line for each that
+      does not serve meanwhile. Empty when nobody leaves a place that somebody else gets.
+  returned: success
+  type: list
+  elements: str
+  sample:
+    - 1. move face-match-1 from gpu-prod-01 GPU-5c1f07aa 1g.10gb@5 to gpu-prod-02 GPU-77ab1200 1g.10gb@6
+    - 2. start llm-chat-1 on gpu-prod-01 GPU-5c1f07aa 3g.40gb@4
+bounds:
+  description:
+    - What language models can hold where they are placed, and what is proven of the plan, for example how many more replicas could be served.
+    - Nothing is said of a plan that serves everybody where they were before.
+  returned: success
+  type: list
+  elements: str
+  sample:
+    - 'llm-chat: 39.2 GiB hold 181000 tokens of its cache, 22 requests of 8192 at once; 4 asked for'
+    - 'proven by HiGHS 1.15.1: nobody else could be served, unless somebody else stops or moves'
 services:
   description: Every manifest by service name, with all defaults filled in, sizes in MiB, and C(need_mib), the GPU memory that it needs.
   returned: success

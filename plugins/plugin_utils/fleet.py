@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
@@ -28,16 +29,20 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
     keep_host_plan,
     make_host_plan,
     read_plan,
+    read_proof,
     read_settings,
+    read_turns,
     settings_lines,
+    turns_of,
     unplaced_lines,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy, SitePolicy, read_policy, site_policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Host, Need, Placement, Problem, Solution
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import proof_lines
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import proof_data, proof_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import changed_in_place, host_rollouts, who_leaves
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.token_room import token_lines
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines as replicas_and_reasons
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import Answer, WhatIf, boards_of
@@ -50,9 +55,10 @@ Texts = Iterable[tuple[str, str]]
 class Planned:
     """What a run decided. ``plans``: of each host of the run, without those that are down and never had one; ``fleet``: the text
     of ``fleet.yml``; ``table``: lines for people; ``proposal``: where the services of hosts that could not be read would go;
-    ``rollouts``: how new versions come to replicas that stay where they are, and whose route, rollout or lease changes.
+    ``rollouts``: how new versions come to replicas that stay where they are, and whose route, rollout or lease changes;
+    ``steps``: in which order replicas leave places for others, and who does not serve meanwhile.
     ``explained``: what is in the way of each of ``unplaced``, and the changes that would give it a place. ``why``: why each of those that
-    were asked about is where it is.
+    were asked about is where it is. ``bounds``: what language models can hold where they are, and what is proven of the plan.
     """
 
     plans: Mapping[str, HostPlan]
@@ -65,6 +71,8 @@ class Planned:
     rollouts: list[str]
     explained: list[Proposal] = field(default_factory=list)
     why: list[Reason] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
+    bounds: list[str] = field(default_factory=list)
 
 
 def plan_fleet(
@@ -112,13 +120,14 @@ def plan_fleet(
     settings = {manifest.service: manifest.settings() for manifest in manifests}
     known = None if last_fleet is None else read_settings(*last_fleet)
     # One that was written before there were settings says nothing of them, and is not written again for that alone.
-    fleet, bare = fleet_text(unplaced, settings), fleet_text(unplaced)
-    if (
-        last_fleet is not None
-        and known is None
-        and last_fleet[1] == bare
-        and all(plan is previous.get(name) for name, plan in plans.items())
-    ):
+    made = turns_of(order(problem, solution))
+    # A plan that moves nobody says what the last one that did has said: that may be still to be carried out.
+    turns = made if made.steps or last_fleet is None else read_turns(*last_fleet)
+    same = last_fleet is not None and all(plan is previous.get(name) for name, plan in plans.items())
+    # What stands was proven when it was made; asked again with everybody where they are, less would be.
+    proof = (read_proof(*last_fleet, unplaced) if same and last_fleet is not None else None) or proof_data(solution)
+    fleet, bare = fleet_text(unplaced, settings, turns, proof), fleet_text(unplaced, None, turns)
+    if same and known is None and last_fleet is not None and last_fleet[1] == bare:
         fleet = bare
     return Planned(
         plans=plans,
@@ -129,8 +138,6 @@ def plan_fleet(
         notes=[
             *_notes(states, previous, solution),
             *_gate_notes(states, problem.needs, solution),
-            *_token_notes(states, solution, manifests),
-            *proof_lines(solution),
         ],
         proposal=_proposal(states, before, solution, hosts),
         rollouts=[
@@ -139,6 +146,11 @@ def plan_fleet(
         ],
         explained=explained,
         why=why_here(problem, solution, explain, kept=explain is not None),
+        bounds=[*_token_lines(states, solution, manifests), *proof_lines(solution)],
+        steps=[
+            *(f"{number}. {step}" for number, step in enumerate(made.steps, 1)),
+            *(f"{each['service']}-{each['replica']} does not serve for a while: {each['reason']}" for each in made.outages),
+        ],
     )
 
 
@@ -425,7 +437,7 @@ def _sizes(place: Placement, gpus: Mapping[str, t.Any], needs: Mapping[str, int]
     return [gpu.memory_mib for gpu in known]
 
 
-def _token_notes(states: Iterable[Host], solution: Solution, manifests: Sequence[Manifest]) -> Iterator[str]:
+def _token_lines(states: Iterable[Host], solution: Solution, manifests: Sequence[Manifest]) -> Iterator[str]:
     gpus = {gpu.uuid: gpu for host in states for gpu in host.gpus}
     needs = {manifest.service: manifest.need_mib() for manifest in manifests}
     return token_lines(solution.placements, manifests, lambda place: min(_sizes(place, gpus, needs), default=None))

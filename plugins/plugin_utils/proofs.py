@@ -5,12 +5,24 @@
 
 from __future__ import annotations
 
+import typing as t
 from collections.abc import Iterator
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import available
 
 NO_SOLVER = "no gap is proven: this controller has no solver (pip install highspy numpy), and places were found one by one"
+
+
+def proof_data(solution: Solution) -> dict[str, t.Any] | None:
+    """What ``fleet.yml`` keeps of it where somebody is without a place: ``solver`` with its version; ``more`` of ``priority`` who could be
+    served at most, with nobody stopped or moved for it. None where no solver was asked.
+    """
+    proof = solution.proof
+    if proof is None or proof.solver is None or not solution.unplaced:
+        return None
+    more = {"more": 0} if not proof.more else {"more": proof.more[0][1], "priority": proof.more[0][0]}
+    return {"solver": proof.solver, **more}
 
 
 def proof_lines(solution: Solution) -> Iterator[str]:

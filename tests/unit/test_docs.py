@@ -81,13 +81,15 @@ def test_the_defaults_in_the_policy_paper_are_the_real_ones() -> None:
         else:
             continue
         compared += 1
-    assert compared == 41
+    assert compared == 45
     assert settings["fleet_gpu_access"] == "auto"
     assert settings["fleet_lease_seconds"] == 1800
 
 
 def test_the_architecture_names_every_file_of_the_rooms() -> None:
-    files = {path.name for room in ("module_utils", "plugin_utils", "plugin_utils/solver") for path in (ROOT / "plugins" / room).glob("*.py")} - {"__init__.py"}
+    files = {
+        path.name for room in ("module_utils", "plugin_utils", "plugin_utils/solver") for path in (ROOT / "plugins" / room).glob("*.py")
+    } - {"__init__.py"}
     assert files <= named("docs/architecture.md")
     assert {name for name in named("docs/architecture.md") if re.fullmatch(r"\w+\.py", name)} <= files
 
