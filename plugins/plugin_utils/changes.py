@@ -35,14 +35,14 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import unseen_c
 #: How many changes are tried for one service before a host is added.
 TRIES: t.Final = 8
 #: Work for all services together, in units of about ten microseconds of a controller's core.
-BUDGET: t.Final = 80_000
+BUDGET: t.Final = 40_000
 #: The same for finding out, for many at once, how many more hosts it takes; and from how many on they are asked together.
-SHARED_BUDGET: t.Final = 30_000
+SHARED_BUDGET: t.Final = 15_000
 MANY: t.Final = 24
 #: At most so many GPUs are added to find out how many it takes.
 MOST_GPUS: t.Final = 64
-#: Kinds that may need any host of the fleet, and not only the one where the place is.
-_WIDE: t.Final = frozenset({"moves", "preemption", "priority", "replicas"})
+#: Kinds that may need any host of the fleet, and not only the one where the place is: others use a raised quota elsewhere.
+_WIDE: t.Final = frozenset({"moves", "preemption", "priority", "quota", "replicas"})
 # What may be in the way of many GPUs at once.
 _OF_GPUS: t.Final = frozenset({"drain", "cordon", "lost", "outsider", "pinned layout", "policy mode"})
 Key = tuple[str, int]
@@ -182,6 +182,7 @@ class _Search:
         self.at: dict[str, list[Placement]] = {}
         self.earlier: dict[tuple[str, int], set[str]] = {}
         # What was found for a service that asks for the same: the kind of change, and how many hosts more.
+        self.uses: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
         self.charges: dict[str, Charge] = {}
         self.known: dict[Need, _Known] = {}
         self.movers: list[str] = []
@@ -287,7 +288,7 @@ class _Search:
         quota = next(each for each in self.now.quotas if each.team == need.team)
         others = tuple(each for each in self.now.quotas if each is not quota)
         problem = replace(self._reduced(need, {host}), quotas=(*others, replace(quota, limits=(), workspace=None)))
-        solution = self._plan(self._shifted(problem, {host}))
+        solution = self._plan(problem, {host})
         new = [] if solution is None else [place for place in solution.placements if self._is_new(place)]
         if all(place.service != need.service for place in new):
             return None
@@ -326,22 +327,28 @@ class _Search:
         """The quotas less what their teams have on hosts that a plan of the hosts ``seen`` does not see, or counts only as asked for."""
         if seen is None or not problem.quotas:
             return problem
-        kept = {need.service: need for need in problem.needs}
-        unseen = [place for place in self.now.previous if place.host not in seen]
-        there = [
-            (self._team(place), self._charge(place), unseen_charge(kept[place.service]) if place.service in kept else ())
-            for place in unseen
-        ]
+        kept = [(need.team, unseen_charge(need)) for need in problem.needs for at in self.at.get(need.service, ()) if at.host not in seen]
 
         def less(limit: Limit, teams: set[str]) -> Limit:
-            used = sum(_counted(limit, real) - _counted(limit, known) for team, real, known in there if team in teams)
-            return replace(limit, most=limit.most - used)
+            used = sum(much for (team, host), much in self._use_of(limit).items() if team in teams and host not in seen)
+            return replace(limit, most=limit.most - used + sum(_counted(limit, known) for team, known in kept if team in teams))
 
         quotas = tuple(replace(each, limits=tuple(less(limit, {each.team}) for limit in each.limits)) for each in problem.quotas)
         spaces = tuple(
             replace(each, limits=tuple(less(limit, self._teams_of(each.name)) for limit in each.limits)) for each in problem.workspaces
         )
         return replace(problem, quotas=quotas, workspaces=spaces)
+
+    def _use_of(self, limit: Limit) -> dict[tuple[str, str], int]:
+        """(Team, host) -> what it has there now of what a limit counts."""
+        key = (limit.counted, limit.board)
+        if key not in self.uses:
+            found: dict[tuple[str, str], int] = {}
+            for place in self.now.previous:
+                where = (self._team(place), place.host)
+                found[where] = found.get(where, 0) + _counted(limit, self._charge(place))
+            self.uses[key] = found
+        return self.uses[key]
 
     def _is_new(self, place: Placement) -> bool:
         return (place.service, place.replica) not in self.placed
@@ -382,11 +389,11 @@ class _Search:
     def _served(self, need: Need, option: Option, targets: Sequence[int]) -> set[int] | None:
         """Whom of the service the option serves beside those that have a place; None when a target is not among them, or others lose."""
         seen = self._where(need, option)
-        problem = self._shifted(edited(self._reduced(need, seen), option.edits), seen)
+        problem = edited(self._reduced(need, seen), option.edits)
         if self.many and option.kind != "moves":
             problem = replace(problem, moves=0)
         edited_services = frozenset(edit.name for edit in option.edits if edit.part == "service")
-        solution = self._plan(replace(problem, changed=edited_services))
+        solution = self._plan(replace(problem, changed=edited_services), seen)
         if solution is None:
             return None
         places = {(place.service, place.replica): place for place in solution.placements}
@@ -430,8 +437,8 @@ class _Search:
             }
         return self.earlier[key]
 
-    def _plan(self, problem: Problem) -> Solution | None:
-        """A plan, if there is work left for it."""
+    def _plan(self, problem: Problem, seen: set[str] | None = None) -> Solution | None:
+        """A plan, if there is work left for it. ``seen``: as :meth:`_shifted`."""
         waiting = max(sum(need.replicas for need in problem.needs) - len(problem.previous), 0) + 1
         work = 2 * waiting * (len(problem.hosts) + 1) + 10 * len(problem.previous) + sum(len(host.gpus) for host in problem.hosts)
         # Whoever finds no place looks for others who could make room, too; and quotas are asked for every single profile.
@@ -439,7 +446,7 @@ class _Search:
         if work > self.share or work + 5 * self.scene.looked > self.left:
             return None
         self.left -= work
-        return make_plan(problem)
+        return make_plan(self._shifted(problem, seen))
 
     def _hosts(self, need: Need, replicas: Sequence[int], known: _Known) -> tuple[Change | None, set[int]]:
         """The fewest more hosts with a GPU (or as many as one replica needs) that serve the replicas: by doubling, then by halves."""
