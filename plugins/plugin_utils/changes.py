@@ -36,8 +36,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import unseen_c
 TRIES: t.Final = 8
 #: Work for all services together, in units of about ten microseconds of a controller's core.
 BUDGET: t.Final = 40_000
-#: The same for finding out, for many at once, how many more hosts it takes; and from how many on they are asked together.
-SHARED_BUDGET: t.Final = 15_000
+#: The same for finding out, for many at once, how many more hosts it takes, or how much quota; and from how many on they are asked at once.
+SHARED_BUDGET: t.Final = 30_000
+TEAM_BUDGET: t.Final = 110_000
 MANY: t.Final = 24
 #: At most so many GPUs are added to find out how many it takes.
 MOST_GPUS: t.Final = 64
@@ -143,6 +144,7 @@ def propose(
     for service in sorted(missing, key=lambda name: (-needs[name].priority, name)):
         for proposal in search.of_service(needs[service], missing[service]):
             found[(proposal.service, proposal.replica)] = proposal
+    found.update(search.of_teams([each for each in found.values() if not each.changes]))
     found.update(search.together([each for each in found.values() if not each.changes]))
     return [found[(each.service, each.replica)] for each in solution.unplaced]
 
@@ -211,7 +213,7 @@ class _Search:
         known = self.known[alike]
         cause = known.cause
         options = [(word, _named(option, need.service)) for word, option in known.options]
-        raised = self._raised(need, known.room) if known.room and self._limited(need) else None
+        raised = self._raised(need) if known.room and self._limited(need) and not self.many else None
         options += [] if raised is None else [("quota", raised)]
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options
         changes, served, of = self._first(need, tried, rest[:1])
@@ -283,12 +285,12 @@ class _Search:
     def _limited(self, need: Need) -> bool:
         return any(quota.team == need.team for quota in self.now.quotas)
 
-    def _raised(self, need: Need, host: str) -> Option | None:
-        """The team's quota, and its workspace's, as they have to be for one more replica to have its place."""
+    def _raised(self, need: Need) -> Option | None:
+        """The team's quota, and its workspace's, as they have to be for the service, and whoever comes before it, to have a place."""
         quota = next(each for each in self.now.quotas if each.team == need.team)
         others = tuple(each for each in self.now.quotas if each is not quota)
-        problem = replace(self._reduced(need, {host}), quotas=(*others, replace(quota, limits=(), workspace=None)))
-        solution = self._plan(problem, {host})
+        problem = replace(self._reduced(need, None), quotas=(*others, replace(quota, limits=(), workspace=None)))
+        solution = self._plan(replace(problem, moves=0) if self.many else problem)
         new = [] if solution is None else [place for place in solution.placements if self._is_new(place)]
         if all(place.service != need.service for place in new):
             return None
@@ -302,7 +304,7 @@ class _Search:
             edits.append(Edit("fleet", "", "workspaces", tuple(sorted((*rest, replace(space, limits=wider)), key=lambda each: each.name))))
             grown += _raises(f"that of workspace {space.name}", wider, space.limits)
         text = f"raise {' and '.join(grown)} (fleet_quotas)"
-        return Option("quota", COSTS["quota"], text, tuple(edits), (), host) if grown else None
+        return Option("quota", COSTS["quota"], text, tuple(edits)) if grown else None
 
     def _teams_of(self, space: str) -> set[str]:
         return {each.team for each in self.now.quotas if each.workspace == space}
@@ -440,10 +442,13 @@ class _Search:
     def _plan(self, problem: Problem, seen: set[str] | None = None) -> Solution | None:
         """A plan, if there is work left for it. ``seen``: as :meth:`_shifted`."""
         waiting = max(sum(need.replicas for need in problem.needs) - len(problem.previous), 0) + 1
-        work = 2 * waiting * (len(problem.hosts) + 1) + 10 * len(problem.previous) + sum(len(host.gpus) for host in problem.hosts)
         # Whoever finds no place looks for others who could make room, too; and quotas are asked for every single profile.
-        work *= (3 if problem.moves or problem.preemption else 1) * (2 if problem.quotas else 1)
-        if work > self.share or work + 5 * self.scene.looked > self.left:
+        search = 3 if problem.moves or problem.preemption else 1
+        work = 2 * search * waiting * (len(problem.hosts) + 1) + 10 * len(problem.previous) + sum(len(host.gpus) for host in problem.hosts)
+        work *= 2 if problem.quotas else 1
+        looked, self.scene.looked = self.scene.looked, 0
+        self.left -= 5 * looked
+        if work > min(self.share, self.left):
             return None
         self.left -= work
         return make_plan(self._shifted(problem, seen))
@@ -465,6 +470,26 @@ class _Search:
         known.hosts = count
         return best
 
+    def of_teams(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Key, Proposal]]:
+        """Of many that only a quota keeps out, what their team's would have to be for all of them together."""
+        teams: dict[str, dict[Key, Proposal]] = {}
+        for each in proposals:
+            if each.cause == "quota":
+                teams.setdefault(self.scene.needs[each.service].team, {})[(each.service, each.replica)] = each
+        self.left = self.share = TEAM_BUDGET
+        for team in sorted(teams, key=lambda name: (-len(teams[name]), name)):
+            last = min((self.scene.needs[service] for service, _number in teams[team]), key=lambda need: (need.priority, need.service))
+            option = self._raised(last)
+            solution = None if option is None else self._plan(edited(replace(self._reduced(last, None), moves=0), option.edits))
+            if option is None or solution is None:
+                continue
+            places = {(place.service, place.replica) for place in solution.placements}
+            lost = [key for key in self.placed if key not in places]
+            for key in sorted(teams[team]) if not lost else ():
+                if key in places:
+                    change = Change(option.kind, option.cost, option.text, option.edits)
+                    yield key, replace(teams[team][key], changes=(change,))
+
     def together(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Key, Proposal]]:
         """Of many that nothing else helps, how many more hosts each takes: all that want one kind of GPU are asked at once; each is told
         the first of 1, 2, 4, 8 and so on that serves it, with everybody who comes before it served too."""
@@ -480,10 +505,11 @@ class _Search:
         self.left = self.share = SHARED_BUDGET
         for kind in sorted(waiting):
             last = min((self.scene.needs[service] for service, _number in waiting[kind]), key=lambda need: need.priority)
-            problem, count = self._reduced(last, set()), 1
+            # On hosts that are empty there is nobody to move or to give way.
+            problem, count = replace(self._reduced(last, set()), moves=0, preemption=False), 1
             while waiting[kind] and count * kind[1] <= MOST_GPUS:
                 option = self._more_hosts(*boards[kind], count)
-                solution = self._plan(edited(problem, option.edits))
+                solution = self._plan(edited(problem, option.edits), set())
                 if solution is None:
                     break
                 change = Change(option.kind, option.cost, option.text, option.edits)
