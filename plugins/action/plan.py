@@ -102,7 +102,7 @@ def _answered(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
         judge=door.judge({}, arguments.get("images_file")),
     )
     nothing: dict[str, t.Any] = {"changed": False, "table": answer.lines, "what_if": answer.data, "plans": {}, "unplaced": []}
-    return {**nothing, "rollouts": [], "explained": [], "why": [], "services": {}, "unread": {}, "proposal": [], "refusal": ""}
+    return {**nothing, "rollouts": [], "steps": [], "explained": [], "why": [], "services": {}, "unread": {}, "proposal": [], "refusal": ""}
 
 
 def _result(planned: Planned, hosts: Mapping[str, t.Any]) -> dict[str, t.Any]:
@@ -115,6 +115,7 @@ def _result(planned: Planned, hosts: Mapping[str, t.Any]) -> dict[str, t.Any]:
         "rollouts": planned.rollouts,
         "explained": [each.data() for each in planned.explained],
         "why": reason_lines(planned.why),
+        "steps": planned.steps,
         "services": planned.services,
         "warnings": [] if unread else planned.notes,
         "unread": unread,

@@ -197,6 +197,16 @@ rollouts:
   sample:
     - 'receipt-ocr-1: new version; beside the old one on gpu-prod-01 1g.10gb@4'
     - 'llm-chat: route changes, no container is made anew'
+steps:
+  description:
+    - In which order replicas leave their places for other ones, so that no moment needs more room than there is. Then a line for each that
+      does not serve meanwhile. Empty when nobody leaves a place that somebody else gets.
+  returned: success
+  type: list
+  elements: str
+  sample:
+    - 1. move face-match-1 from gpu-prod-01 GPU-5c1f07aa 1g.10gb@5 to gpu-prod-02 GPU-77ab1200 1g.10gb@6
+    - 2. start llm-chat-1 on gpu-prod-01 GPU-5c1f07aa 3g.40gb@4
 services:
   description: Every manifest by service name, with all defaults filled in, sizes in MiB, and C(need_mib), the GPU memory that it needs.
   returned: success

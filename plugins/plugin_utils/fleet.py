@@ -29,13 +29,16 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
     make_host_plan,
     read_plan,
     read_settings,
+    read_turns,
     settings_lines,
+    turns_of,
     unplaced_lines,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy, SitePolicy, read_policy, site_policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Host, Need, Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import changed_in_place, host_rollouts, who_leaves
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines as replicas_and_reasons
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import Answer, WhatIf, boards_of
@@ -48,7 +51,8 @@ Texts = Iterable[tuple[str, str]]
 class Planned:
     """What a run decided. ``plans``: of each host of the run, without those that are down and never had one; ``fleet``: the text
     of ``fleet.yml``; ``table``: lines for people; ``proposal``: where the services of hosts that could not be read would go;
-    ``rollouts``: how new versions come to replicas that stay where they are, and whose route, rollout or lease changes.
+    ``rollouts``: how new versions come to replicas that stay where they are, and whose route, rollout or lease changes;
+    ``steps``: in which order replicas leave places for others, and who does not serve meanwhile.
     ``explained``: what is in the way of each of ``unplaced``, and the changes that would give it a place. ``why``: why each of those that
     were asked about is where it is.
     """
@@ -63,6 +67,7 @@ class Planned:
     rollouts: list[str]
     explained: list[Proposal] = field(default_factory=list)
     why: list[Reason] = field(default_factory=list)
+    steps: list[str] = field(default_factory=list)
 
 
 def plan_fleet(
@@ -110,7 +115,10 @@ def plan_fleet(
     settings = {manifest.service: manifest.settings() for manifest in manifests}
     known = None if last_fleet is None else read_settings(*last_fleet)
     # One that was written before there were settings says nothing of them, and is not written again for that alone.
-    fleet, bare = fleet_text(unplaced, settings), fleet_text(unplaced)
+    made = turns_of(order(problem, solution))
+    # A plan that moves nobody says what the last one that did has said: that may be still to be carried out.
+    turns = made if made.steps or last_fleet is None else read_turns(*last_fleet)
+    fleet, bare = fleet_text(unplaced, settings, turns), fleet_text(unplaced, None, turns)
     if (
         last_fleet is not None
         and known is None
@@ -132,6 +140,10 @@ def plan_fleet(
         ],
         explained=explained,
         why=why_here(problem, solution, explain, kept=explain is not None),
+        steps=[
+            *(f"{number}. {step}" for number, step in enumerate(made.steps, 1)),
+            *(f"{each['service']}-{each['replica']} does not serve for a while: {each['reason']}" for each in made.outages),
+        ],
     )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import typing as t
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from functools import cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
@@ -23,7 +24,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState
 
 # How often moves are tried for one replica, and in one plan.
 TRIES = 24
-ALL_TRIES = 300
+ALL_TRIES = 200
 
 
 class Way(t.NamedTuple):
@@ -200,6 +201,7 @@ class Room:
     def _of_host(self, host: HostState, need: Need, priority: int, force: bool) -> Iterator[Way]:
         draft = self._draft
 
+        @cache
         def may(name: str) -> bool:
             key = draft.movable(name, needed=force)
             if key is None or key[0] == need.service:
@@ -213,7 +215,7 @@ class Room:
             return
         sets = _whole(host, need, may) if need.isolation == "exclusive" else _one(host, need, may)
         for where, names in sets:
-            every = self._with_resources(host, need, {*names, *rules}, [name for name in there if may(name)])
+            every = self._with_resources(host, need, {*names, *rules}, there, may)
             every = every if every is None or not force else self._with_followers(host, every, there)
             if every is not None and all(map(may, every)):
                 yield self._way(host, every, where)
@@ -262,21 +264,22 @@ class Room:
                 names.append(holder)
         return names
 
-    def _with_resources(self, host: HostState, need: Need, names: set[str], others: Sequence[str]) -> list[str] | None:
+    def _with_resources(self, host: HostState, need: Need, names: set[str], there: Sequence[str], may: May) -> list[str] | None:
         """With whoever else has to leave so that the host has the CPU, memory and disk; None when that is not enough."""
+        if host.free.holds(need.resources):
+            return sorted(names)
         free = host.free
         for name in names:
             free = free.more(self._draft.need_of(key_of(name)).resources)
         chosen = set(names)
-        if not free.shortage(need.resources):
-            return sorted(chosen)
+        others = () if free.holds(need.resources) else [name for name in there if name not in chosen and may(name)]
         for name in sorted(others, key=lambda each: (self._draft.need_of(key_of(each)).priority, each)):
             short = free.shortage(need.resources)
             theirs = self._draft.need_of(key_of(name)).resources
-            if short and name not in chosen and any((getattr(theirs, kind) or 0) > 0 for kind in short):
+            if short and any((getattr(theirs, kind) or 0) > 0 for kind in short):
                 free = free.more(theirs)
                 chosen.add(name)
-        return None if free.shortage(need.resources) else sorted(chosen)
+        return sorted(chosen) if free.holds(need.resources) else None
 
     # Quotas
 

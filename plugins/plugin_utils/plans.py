@@ -16,6 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Field, Strict, Wrong, check, model_validator
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import TIME_SLICE, GpuLayout, Host, Placement, Solution, Unplaced
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import Order
 
 # The file for what belongs to no host; so no host can have this name.
 FLEET = "fleet"
@@ -321,15 +322,41 @@ class _Fleet(Strict):
     plan: t.Literal[1]
     unplaced: list[dict[str, t.Any]] = Field(default_factory=list)
     settings: list[dict[str, str]] | None = None
+    steps: list[str] = Field(default_factory=list)
+    outages: list[dict[str, t.Any]] = Field(default_factory=list)
 
 
 Settings = Mapping[str, Mapping[str, str]]
 
 
-def fleet_text(unplaced: Iterable[Data], settings: Settings | None = None) -> str:
+@dataclass(frozen=True)
+class Turns:
+    """The steps of the last plan in which a replica left a place, and who does not serve meanwhile, as ``fleet.yml`` has them."""
+
+    steps: tuple[str, ...] = ()
+    outages: tuple[Data, ...] = ()
+
+
+def turns_of(made: Order) -> Turns:
+    """An order as data."""
+    outages = tuple({"service": each.service, "replica": each.replica, "reason": each.reason} for each in made.outages)
+    return Turns(tuple(step.line for step in made.steps), outages)
+
+
+def read_turns(path: str, text: str) -> Turns:
+    """What a ``fleet.yml`` says of steps. :raises FleetError: not of this form."""
+    found = check(_Fleet, read_yaml(text, path))
+    return Turns(tuple(found.steps), tuple(found.outages))
+
+
+def fleet_text(unplaced: Iterable[Data], settings: Settings | None = None, turns: Turns | None = None) -> str:
     """The text of ``fleet.yml``: what belongs to no host. ``settings``: digests by service and part; None: nobody knows them."""
     known = [] if settings is None else [{"service": name, **parts} for name, parts in sorted(settings.items()) if parts]
-    return "\n".join(["plan: 1", *_lines("unplaced", list(unplaced)), *([] if settings is None else _lines("settings", known)), ""])
+    lines = ["plan: 1", *_lines("unplaced", list(unplaced)), *([] if settings is None else _lines("settings", known))]
+    if turns is not None and turns.steps:
+        lines += ["steps:", *(f"  - {_scalar(step)}" for step in turns.steps)]
+        lines += _lines("outages", turns.outages) if turns.outages else []
+    return "\n".join([*lines, ""])
 
 
 def read_settings(path: str, text: str) -> Settings | None:

@@ -360,10 +360,10 @@ class Fleet:
         self.rulebook = Rulebook(problem.needs)
         self._kinds: dict[tuple[t.Any, ...], int] = {}
         self.questions: dict[str, tuple[Need, int]] = {}
-        gpus = [gpu for each in problem.hosts for gpu in each.gpus]
-        largest = max((gpu.memory_mib for gpu in gpus), default=0)
-        boards = " ".join(sorted({gpu.board for gpu in gpus}))  # every word of a quota that any board has is in this one
-        slices = max((gpu.geometry.memory_slices for gpu in gpus if gpu.geometry is not None), default=0)
+        every = [gpu for each in problem.hosts for gpu in each.gpus]
+        largest = max((gpu.memory_mib for gpu in every), default=0)
+        boards = " ".join(sorted({gpu.board for gpu in every}))  # every word of a quota that any board has is in this one
+        slices = max((gpu.geometry.memory_slices for gpu in every if gpu.geometry is not None), default=0)
         self.books.most = ((boards, "memory", largest), (boards, "slices", slices), (boards, "gpus", 1))
         self.cutters: dict[Geometry, Cutter] = {}
         self.hosts: dict[str, HostState] = {}
@@ -383,7 +383,7 @@ class Fleet:
         )
         self.asked = frozenset(port for need in problem.needs for _name, port in need.ports if port is not None)
 
-    def stamp(self, need: Need) -> tuple[int, ...]:
+    def stamp(self, need: Need) -> tuple[object, ...]:
         """Equal while the quota of its team gives a need the same; () while it gives it everything."""
         return self.books.stamp(need.team) if self.books.tight(need.team, need.count) else ()
 

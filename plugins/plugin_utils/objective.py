@@ -1,0 +1,29 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a plan is worth (docs/planner.md): numbers that are compared from left to right, more is better."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Problem, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_place
+
+
+def objective(problem: Problem, solution: Solution) -> tuple[int, ...]:
+    """(replicas placed of each priority that there is, the highest first; then with a minus: replicas that moved although their place
+    was right, GPUs that somebody is on, GPUs that change between MIG and no MIG).
+
+    A replica that waits on a drained GPU or on a host that is down is not placed.
+    """
+    priorities = {need.service: need.priority for need in problem.needs}
+    served = Counter(priorities[place.service] for place in solution.placements)
+    there = {(place.service, place.replica): place for place in solution.placements}
+    before = {(place.service, place.replica): place for place in problem.previous}
+    left = [(each.service, each.replica) for each in solution.displaced]
+    moved = sum(key in there and key in before and not same_place(before[key], there[key]) for key in left)
+    used = {(place.host, uuid) for place in (*solution.placements, *solution.waiting) for uuid in place.gpus}
+    gpus = {(host.name, gpu.uuid): gpu for host in problem.hosts for gpu in host.gpus}
+    changed = sum(key in gpus and gpus[key].mig != (layout.mode == "mig") for key, layout in solution.layouts.items())
+    return (*(served[priority] for priority in sorted(set(priorities.values()), reverse=True)), -moved, -len(used), -changed)

@@ -1,0 +1,201 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""In which order replicas change their places, so that no moment needs more room than there is.
+
+A replica that moves starts in its new place first and leaves the old one then. That needs both at once, so whoever goes to a place that
+somebody holds waits until that one has gone. Where all wait for each other, one is stopped first: an outage, and it is said.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import why_not
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, Gpu, Host, Need, Placement, Problem, Resources, Solution
+
+Key = tuple[str, int]
+Verb = t.Literal["start", "stop", "move"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change. ``move``: started in its new place, then stopped in the old one."""
+
+    verb: Verb
+    service: str
+    replica: int
+    old: Placement | None = None
+    new: Placement | None = None
+
+    @property
+    def line(self) -> str:
+        """For people, and for ``fleet.yml``."""
+        places = [f"from {at(self.old)}"] if self.old is not None and self.verb != "start" else []
+        places += [f"{'to' if self.verb == 'move' else 'on'} {at(self.new)}"] if self.new is not None and self.verb != "stop" else []
+        return " ".join([f"{self.verb} {self.service}-{self.replica}", *places])
+
+
+@dataclass(frozen=True)
+class Outage:
+    """A replica that does not serve for a while, and why."""
+
+    service: str
+    replica: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Order:
+    """``steps`` in their order; only of plans in which somebody leaves a place for another or for nothing."""
+
+    steps: tuple[Step, ...] = ()
+    outages: tuple[Outage, ...] = ()
+
+
+def at(place: Placement) -> str:
+    """A place in words: ``gpu-prod-01 GPU-5c1f07aa 1g.10gb@4``."""
+    return f"{place.host} {','.join(uuid[:12] for uuid in place.gpus)} {place.slice or place.mode}"
+
+
+def order(problem: Problem, solution: Solution) -> Order:
+    """The steps from the last plans to this one. Replicas on hosts that are down, or not part of the run, are in nobody's way."""
+    needs = {need.service: need for need in problem.needs}
+    old = {(each.service, each.replica): each for each in sorted(problem.previous, key=lambda each: each.rank)}
+    new = {(each.service, each.replica): each for each in (*solution.placements, *solution.waiting)}
+    here = {host.name for host in problem.hosts if not host.down}
+    moves = {key for key, place in old.items() if place.host in here and key in new and not same_place(place, new[key])}
+    stops = {key for key, place in old.items() if place.host in here and key not in new}
+    starts = {key for key, place in new.items() if key not in old or (old[key].host not in here and place.host in here)}
+    if not moves and not stops:
+        return Order()
+    site = _Site(problem, needs, old)
+    made = _Making(site, needs, old, new, starts)
+    for key in sorted(stops):
+        made.stop(key)
+    pending = sorted(moves | starts, key=lambda key: (-needs[key[0]].priority if key[0] in needs else 0, key))
+    return made.run(pending)
+
+
+def same_place(one: Placement, other: Placement) -> bool:
+    """The same GPUs in the same way; ports may differ."""
+    return (one.host, one.mode, one.gpus, one.slice) == (other.host, other.mode, other.gpus, other.slice)
+
+
+class _Making:
+    def __init__(
+        self, site: _Site, needs: Mapping[str, Need], old: Mapping[Key, Placement], new: Mapping[Key, Placement], starts: Iterable[Key]
+    ) -> None:
+        self._site, self._needs, self._old, self._new = site, needs, old, new
+        self._starts = frozenset(starts)
+        # Starts for which nobody had to go first need no place in an order.
+        self._free = frozenset(key for key in self._starts if site.fits(key, new[key]))
+        self._steps: list[Step] = []
+        self._outages: list[Outage] = []
+
+    def stop(self, key: Key) -> None:
+        """Whoever has no place any more goes first: that gives room and takes none."""
+        self._site.remove(key)
+        self._steps.append(Step("stop", *key, old=self._old[key]))
+
+    def run(self, pending: list[Key]) -> Order:
+        """Always the first that can; where none can, the lowest priority is stopped first."""
+        while pending:
+            key = next((each for each in pending if self._site.fits(each, self._new[each])), None)
+            if key is None:
+                key = self._stop_first(pending)
+                if key is not None:
+                    continue
+                key = pending[0]  # nobody is in the way any more, and what is left runs already: an adopted service on a full host
+            pending.remove(key)
+            self._go(key)
+        # Those that only go need no order.
+        if all(step.verb == "stop" for step in self._steps):
+            return Order()
+        return Order(tuple(self._steps), tuple(self._outages))
+
+    def _go(self, key: Key) -> None:
+        stopped = key not in self._site.running
+        self._site.remove(key)
+        self._site.add(key, self._new[key])
+        if key in self._free:
+            return
+        self._steps.append(Step("start" if stopped else "move", *key, old=self._old.get(key), new=self._new[key]))
+
+    def _stop_first(self, pending: list[Key]) -> Key | None:
+        """Who only stands in its own way, else the lowest priority of those that hold a place which somebody waits for."""
+        running = [key for key in pending if key in self._site.running]
+        if not running:
+            return None
+        own = [key for key in running if self._site.fits(key, self._new[key], without=key)]
+        key = own[-1] if own else next((key for key in reversed(running) if self._is_waited_for(key, pending)), running[-1])
+        why = "there is no room for its old place and its new one at once" if own else "others wait for its place, and it for theirs"
+        self._outages.append(Outage(*key, f"it is stopped first: {why}"))
+        self.stop(key)
+        return key
+
+    def _is_waited_for(self, key: Key, pending: list[Key]) -> bool:
+        return any(self._site.fits(other, self._new[other], without=key) for other in pending if other != key)
+
+
+class _Site:
+    """Who runs where at one moment, and whether there is room for one more."""
+
+    def __init__(self, problem: Problem, needs: Mapping[str, Need], old: Mapping[Key, Placement]) -> None:
+        self._hosts = {host.name: host for host in problem.hosts if not host.down}
+        self._gpus = {(host.name, gpu.uuid): gpu for host in self._hosts.values() for gpu in host.gpus}
+        self._needs = needs
+        self.running: dict[Key, Placement] = {}
+        self._on: dict[str, set[Key]] = {name: set() for name in self._hosts}
+        for key, place in old.items():
+            if place.host in self._hosts:
+                self.add(key, place)
+
+    def add(self, key: Key, place: Placement) -> None:
+        """It runs there now."""
+        self.running[key] = place
+        self._on.setdefault(place.host, set()).add(key)
+
+    def remove(self, key: Key) -> None:
+        """It runs no more."""
+        place = self.running.pop(key, None)
+        if place is not None:
+            self._on[place.host].discard(key)
+
+    def fits(self, key: Key, place: Placement, without: Key | None = None) -> bool:
+        """Could it start there now, with everybody where they are?"""
+        host = self._hosts.get(place.host)
+        if host is None:
+            return True
+        there = {other: self.running[other] for other in self._on[place.host] if other != without}
+        if {port for each in there.values() for _name, port in each.ports} & {port for _name, port in place.ports} and key not in there:
+            return False
+        free = host.capacity
+        for other in there:
+            free = free.less(self._resources(other))
+        if not free.holds(self._resources(key)):
+            return False
+        return all(self._gpu_fits(host, uuid, key, place, there) for uuid in place.gpus)
+
+    def _resources(self, key: Key) -> Resources:
+        return self._needs[key[0]].resources if key[0] in self._needs else Resources()
+
+    def _gpu_fits(self, host: Host, uuid: str, key: Key, place: Placement, there: Mapping[Key, Placement]) -> bool:
+        gpu = self._gpus.get((host.name, uuid))
+        beside = {other: each for other, each in there.items() if uuid in each.gpus}
+        if gpu is None or not beside:
+            return True
+        if place.mode == "whole" or any((each.mode, each.sharing) != (place.mode, place.sharing) for each in beside.values()):
+            return False
+        if place.mode == "shared":
+            return self._shares(host, gpu, place, [*beside, key])
+        slices = [each.slice for each in (*beside.values(), place) if each.slice is not None]
+        return gpu.geometry is not None and why_not(gpu.geometry, slices) is None
+
+    def _shares(self, host: Host, gpu: Gpu, place: Placement, keys: list[Key]) -> bool:
+        needs = [self._needs[key[0]] for key in keys if key[0] in self._needs]
+        most = min(host.shared_max, gpu.mps_clients) if place.sharing == MPS else host.shared_max
+        memory, compute = sum(need.memory_mib for need in needs), sum(need.compute or 0 for need in needs)
+        return len(keys) <= most and memory <= gpu.memory_mib - host.shared_reserve_mib and compute <= 1 + 1e-6
