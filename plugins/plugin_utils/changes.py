@@ -35,14 +35,15 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import unseen_c
 #: How many changes are tried for one service before a host is added.
 TRIES: t.Final = 8
 #: Work for all services together, in units of about ten microseconds of a controller's core.
-BUDGET: t.Final = 80_000
-#: The same for finding out, for many at once, how many more hosts it takes; and from how many on they are asked together.
+BUDGET: t.Final = 40_000
+#: The same for finding out, for many at once, how many more hosts it takes, or how much quota; and from how many on they are asked at once.
 SHARED_BUDGET: t.Final = 30_000
+TEAM_BUDGET: t.Final = 110_000
 MANY: t.Final = 24
 #: At most so many GPUs are added to find out how many it takes.
 MOST_GPUS: t.Final = 64
-#: Kinds that may need any host of the fleet, and not only the one where the place is.
-_WIDE: t.Final = frozenset({"moves", "preemption", "priority", "replicas"})
+#: Kinds that may need any host of the fleet, and not only the one where the place is: others use a raised quota elsewhere.
+_WIDE: t.Final = frozenset({"moves", "preemption", "priority", "quota", "replicas"})
 # What may be in the way of many GPUs at once.
 _OF_GPUS: t.Final = frozenset({"drain", "cordon", "lost", "outsider", "pinned layout", "policy mode"})
 Key = tuple[str, int]
@@ -143,6 +144,7 @@ def propose(
     for service in sorted(missing, key=lambda name: (-needs[name].priority, name)):
         for proposal in search.of_service(needs[service], missing[service]):
             found[(proposal.service, proposal.replica)] = proposal
+    found.update(search.of_teams([each for each in found.values() if not each.changes]))
     found.update(search.together([each for each in found.values() if not each.changes]))
     return [found[(each.service, each.replica)] for each in solution.unplaced]
 
@@ -182,6 +184,7 @@ class _Search:
         self.at: dict[str, list[Placement]] = {}
         self.earlier: dict[tuple[str, int], set[str]] = {}
         # What was found for a service that asks for the same: the kind of change, and how many hosts more.
+        self.uses: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
         self.charges: dict[str, Charge] = {}
         self.known: dict[Need, _Known] = {}
         self.movers: list[str] = []
@@ -210,7 +213,7 @@ class _Search:
         known = self.known[alike]
         cause = known.cause
         options = [(word, _named(option, need.service)) for word, option in known.options]
-        raised = self._raised(need, known.room) if known.room and self._limited(need) else None
+        raised = self._raised(need) if known.room and self._limited(need) and not self.many else None
         options += [] if raised is None else [("quota", raised)]
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options
         changes, served, of = self._first(need, tried, rest[:1])
@@ -282,12 +285,12 @@ class _Search:
     def _limited(self, need: Need) -> bool:
         return any(quota.team == need.team for quota in self.now.quotas)
 
-    def _raised(self, need: Need, host: str) -> Option | None:
-        """The team's quota, and its workspace's, as they have to be for one more replica to have its place."""
+    def _raised(self, need: Need) -> Option | None:
+        """The team's quota, and its workspace's, as they have to be for the service, and whoever comes before it, to have a place."""
         quota = next(each for each in self.now.quotas if each.team == need.team)
         others = tuple(each for each in self.now.quotas if each is not quota)
-        problem = replace(self._reduced(need, {host}), quotas=(*others, replace(quota, limits=(), workspace=None)))
-        solution = self._plan(self._shifted(problem, {host}))
+        problem = replace(self._reduced(need, None), quotas=(*others, replace(quota, limits=(), workspace=None)))
+        solution = self._plan(replace(problem, moves=0) if self.many else problem)
         new = [] if solution is None else [place for place in solution.placements if self._is_new(place)]
         if all(place.service != need.service for place in new):
             return None
@@ -301,7 +304,7 @@ class _Search:
             edits.append(Edit("fleet", "", "workspaces", tuple(sorted((*rest, replace(space, limits=wider)), key=lambda each: each.name))))
             grown += _raises(f"that of workspace {space.name}", wider, space.limits)
         text = f"raise {' and '.join(grown)} (fleet_quotas)"
-        return Option("quota", COSTS["quota"], text, tuple(edits), (), host) if grown else None
+        return Option("quota", COSTS["quota"], text, tuple(edits)) if grown else None
 
     def _teams_of(self, space: str) -> set[str]:
         return {each.team for each in self.now.quotas if each.workspace == space}
@@ -326,22 +329,28 @@ class _Search:
         """The quotas less what their teams have on hosts that a plan of the hosts ``seen`` does not see, or counts only as asked for."""
         if seen is None or not problem.quotas:
             return problem
-        kept = {need.service: need for need in problem.needs}
-        unseen = [place for place in self.now.previous if place.host not in seen]
-        there = [
-            (self._team(place), self._charge(place), unseen_charge(kept[place.service]) if place.service in kept else ())
-            for place in unseen
-        ]
+        kept = [(need.team, unseen_charge(need)) for need in problem.needs for at in self.at.get(need.service, ()) if at.host not in seen]
 
         def less(limit: Limit, teams: set[str]) -> Limit:
-            used = sum(_counted(limit, real) - _counted(limit, known) for team, real, known in there if team in teams)
-            return replace(limit, most=limit.most - used)
+            used = sum(much for (team, host), much in self._use_of(limit).items() if team in teams and host not in seen)
+            return replace(limit, most=limit.most - used + sum(_counted(limit, known) for team, known in kept if team in teams))
 
         quotas = tuple(replace(each, limits=tuple(less(limit, {each.team}) for limit in each.limits)) for each in problem.quotas)
         spaces = tuple(
             replace(each, limits=tuple(less(limit, self._teams_of(each.name)) for limit in each.limits)) for each in problem.workspaces
         )
         return replace(problem, quotas=quotas, workspaces=spaces)
+
+    def _use_of(self, limit: Limit) -> dict[tuple[str, str], int]:
+        """(Team, host) -> what it has there now of what a limit counts."""
+        key = (limit.counted, limit.board)
+        if key not in self.uses:
+            found: dict[tuple[str, str], int] = {}
+            for place in self.now.previous:
+                where = (self._team(place), place.host)
+                found[where] = found.get(where, 0) + _counted(limit, self._charge(place))
+            self.uses[key] = found
+        return self.uses[key]
 
     def _is_new(self, place: Placement) -> bool:
         return (place.service, place.replica) not in self.placed
@@ -382,11 +391,11 @@ class _Search:
     def _served(self, need: Need, option: Option, targets: Sequence[int]) -> set[int] | None:
         """Whom of the service the option serves beside those that have a place; None when a target is not among them, or others lose."""
         seen = self._where(need, option)
-        problem = self._shifted(edited(self._reduced(need, seen), option.edits), seen)
+        problem = edited(self._reduced(need, seen), option.edits)
         if self.many and option.kind != "moves":
             problem = replace(problem, moves=0)
         edited_services = frozenset(edit.name for edit in option.edits if edit.part == "service")
-        solution = self._plan(replace(problem, changed=edited_services))
+        solution = self._plan(replace(problem, changed=edited_services), seen)
         if solution is None:
             return None
         places = {(place.service, place.replica): place for place in solution.placements}
@@ -430,16 +439,19 @@ class _Search:
             }
         return self.earlier[key]
 
-    def _plan(self, problem: Problem) -> Solution | None:
-        """A plan, if there is work left for it."""
+    def _plan(self, problem: Problem, seen: set[str] | None = None) -> Solution | None:
+        """A plan, if there is work left for it. ``seen``: as :meth:`_shifted`."""
         waiting = max(sum(need.replicas for need in problem.needs) - len(problem.previous), 0) + 1
-        work = 2 * waiting * (len(problem.hosts) + 1) + 10 * len(problem.previous) + sum(len(host.gpus) for host in problem.hosts)
         # Whoever finds no place looks for others who could make room, too; and quotas are asked for every single profile.
-        work *= (3 if problem.moves or problem.preemption else 1) * (2 if problem.quotas else 1)
-        if work > self.share or work + 5 * self.scene.looked > self.left:
+        search = 3 if problem.moves or problem.preemption else 1
+        work = 2 * search * waiting * (len(problem.hosts) + 1) + 10 * len(problem.previous) + sum(len(host.gpus) for host in problem.hosts)
+        work *= 2 if problem.quotas else 1
+        looked, self.scene.looked = self.scene.looked, 0
+        self.left -= 5 * looked
+        if work > min(self.share, self.left):
             return None
         self.left -= work
-        return make_plan(problem)
+        return make_plan(self._shifted(problem, seen))
 
     def _hosts(self, need: Need, replicas: Sequence[int], known: _Known) -> tuple[Change | None, set[int]]:
         """The fewest more hosts with a GPU (or as many as one replica needs) that serve the replicas: by doubling, then by halves."""
@@ -458,6 +470,26 @@ class _Search:
         known.hosts = count
         return best
 
+    def of_teams(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Key, Proposal]]:
+        """Of many that only a quota keeps out, what their team's would have to be for all of them together."""
+        teams: dict[str, dict[Key, Proposal]] = {}
+        for each in proposals:
+            if each.cause == "quota":
+                teams.setdefault(self.scene.needs[each.service].team, {})[(each.service, each.replica)] = each
+        self.left = self.share = TEAM_BUDGET
+        for team in sorted(teams, key=lambda name: (-len(teams[name]), name)):
+            last = min((self.scene.needs[service] for service, _number in teams[team]), key=lambda need: (need.priority, need.service))
+            option = self._raised(last)
+            solution = None if option is None else self._plan(edited(replace(self._reduced(last, None), moves=0), option.edits))
+            if option is None or solution is None:
+                continue
+            places = {(place.service, place.replica) for place in solution.placements}
+            lost = [key for key in self.placed if key not in places]
+            for key in sorted(teams[team]) if not lost else ():
+                if key in places:
+                    change = Change(option.kind, option.cost, option.text, option.edits)
+                    yield key, replace(teams[team][key], changes=(change,))
+
     def together(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Key, Proposal]]:
         """Of many that nothing else helps, how many more hosts each takes: all that want one kind of GPU are asked at once; each is told
         the first of 1, 2, 4, 8 and so on that serves it, with everybody who comes before it served too."""
@@ -473,10 +505,11 @@ class _Search:
         self.left = self.share = SHARED_BUDGET
         for kind in sorted(waiting):
             last = min((self.scene.needs[service] for service, _number in waiting[kind]), key=lambda need: need.priority)
-            problem, count = self._reduced(last, set()), 1
+            # On hosts that are empty there is nobody to move or to give way.
+            problem, count = replace(self._reduced(last, set()), moves=0, preemption=False), 1
             while waiting[kind] and count * kind[1] <= MOST_GPUS:
                 option = self._more_hosts(*boards[kind], count)
-                solution = self._plan(edited(problem, option.edits))
+                solution = self._plan(edited(problem, option.edits), set())
                 if solution is None:
                     break
                 change = Change(option.kind, option.cost, option.text, option.edits)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
@@ -15,8 +16,11 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
-# (services that would have to move, MiB that they have, host, GPU or board, start, the sentence): the least is the nearest help.
-Move = tuple[int, int, str, str, int, str]
+# (services that would have to move, MiB that they have, host, GPU or board, start, profile), and what makes the sentence: the least is
+# the nearest help, and only that is put into words.
+Move = tuple[tuple[int, int, str, str, int, str], Callable[[], str]]
+# (start, profile, the slices that are in its way, their MiB): all that a GPU with these slices could still be asked for.
+Ways = tuple[tuple[int, str, tuple[Slice, ...], int], ...]
 
 # More hosts of one kind than these are counted and not named: a reason is one line.
 MAX_NAMES = 3
@@ -24,6 +28,7 @@ MAX_GROUPS = 5
 
 
 # What was said in one fleet of each kind of need: many services ask for the same, and none of them has a place to give back.
+_WAYS: WeakKeyDictionary[Fleet, dict[tuple[int, tuple[Slice, ...], tuple[str, ...]], Ways]] = WeakKeyDictionary()
 _SAID: WeakKeyDictionary[Fleet, dict[Need, tuple[str, str]]] = WeakKeyDictionary()
 
 
@@ -194,7 +199,7 @@ def _help_moves(case: Case) -> Iterator[str]:
             if case.need.isolation == "slice":
                 found.extend(_slice_moves(case, state))
     if found:
-        yield min(found)[-1]
+        yield min(found, key=lambda move: move[0])[1]()
 
 
 def _gpu_moves(case: Case, state: GpuState) -> Iterator[Move]:
@@ -202,7 +207,7 @@ def _gpu_moves(case: Case, state: GpuState) -> Iterator[Move]:
     held = _held(case, state)
     if held and state.mode != MODE_OF[case.need.isolation] and _could_be(state, case.need):
         text = f"{state.host.name} {state.gpu.short} has room for it only if {_names(held)} {_verb(held)}"
-        yield (len(held), state.gpu.memory_mib, state.host.name, state.gpu.pci, 0, text)
+        yield (len(held), state.gpu.memory_mib, state.host.name, state.gpu.pci, 0, ""), partial(str, text)
 
 
 def _held(case: Case, state: GpuState) -> list[str]:
@@ -225,23 +230,37 @@ def _slice_moves(case: Case, state: GpuState) -> Iterator[Move]:
     need = case.need
     if state.cutter is None or not state.serves(need) or state.refusal("mig") is not None or state.gpu.pin is not None:
         return
-    for profile in _acceptable(state, need):
-        size = state.cutter.profiles[profile].size
-        for start in state.cutter.profiles[profile].starts:
-            blockers = [
-                one for one in state.fixed if one.start < start + size and start < one.start + state.cutter.profiles[one.profile].size
-            ]
-            rest = tuple(one for one in state.fixed if one not in blockers)
-            if (
-                not blockers
-                or not all(one in state.owners and case.movable(state.owners[one]) for one in blockers)
-                or not state.cutter.fits(rest, Slice(start, profile))
-            ):
-                continue
-            names = " and ".join(f"{state.owners[one]} ({one})" for one in blockers)
-            text = f"{state.host.name} {state.gpu.short} has room for {profile} at {start} only if {names} {_verb(blockers)}"
-            memory = sum(state.cutter.profiles[one.profile].memory_mib for one in blockers)
-            yield (len(blockers), memory, state.host.name, state.gpu.pci, start, text)
+    where = f"{state.host.name} {state.gpu.short}"
+    for start, profile, blockers, memory in _ways(case.fleet, state, _acceptable(state, need)):
+        owners = [state.owners.get(one) for one in blockers]
+        if not all(owner is not None and case.movable(owner) for owner in owners):
+            continue
+        rank = (len(blockers), memory, state.host.name, state.gpu.pci, start, profile)
+        yield rank, partial(_slice_words, where, profile, start, tuple(zip(owners, blockers, strict=True)))
+
+
+def _ways(fleet: Fleet, state: GpuState, names: tuple[str, ...]) -> Ways:
+    """Remembered: many GPUs are cut in the same way."""
+    known, cutter = _WAYS.setdefault(fleet, {}), state.cutter
+    key = (id(cutter), state.fixed, names)
+    if cutter is not None and key not in known:
+        found = []
+        for profile in names:
+            size = cutter.profiles[profile].size
+            for start in cutter.profiles[profile].starts:
+                blockers = tuple(
+                    one for one in state.fixed if one.start < start + size and start < one.start + cutter.profiles[one.profile].size
+                )
+                rest = tuple(one for one in state.fixed if one not in blockers)
+                if blockers and cutter.fits(rest, Slice(start, profile)):
+                    found.append((start, profile, blockers, sum(cutter.profiles[one.profile].memory_mib for one in blockers)))
+        known[key] = tuple(found)
+    return known.get(key, ())
+
+
+def _slice_words(where: str, profile: str, start: int, held: Sequence[tuple[str | None, Slice]]) -> str:
+    names = " and ".join(f"{owner} ({one})" for owner, one in held)
+    return f"{where} has room for {profile} at {start} only if {names} {_verb(held)}"
 
 
 def _verb(several: Sequence[object]) -> str:
@@ -260,7 +279,7 @@ def _whole_moves(case: Case, host: HostState) -> Iterator[Move]:
         names = sorted({name for _count, held in cheapest for name in held})
         if len(cheapest) == need.count and names:
             text = f"{host.host.name} has {_gpus(need.count)} ({board}) for it only if {_names(names)} {_verb(names)}"
-            yield (len(names), 0, host.host.name, board, 0, text)
+            yield (len(names), 0, host.host.name, board, 0, ""), partial(str, text)
 
 
 def _help_policy(case: Case) -> Iterator[str]:

@@ -121,7 +121,8 @@ class Scene:
     def _all_gpus(self, host: HostState, need: Need) -> tuple[tuple[Blocker, ...] | None, ...]:
         """What is in the way on each GPU, the same for all services that ask for the same and have no place yet."""
         service = need.service if need.service in self.names_of else SELF
-        bare = replace(need, service=service, replicas=1, resources=Resources(), ports=(), team="")
+        rules = Rules(max_per_gpu=need.rules.max_per_gpu)
+        bare = replace(need, service=service, replicas=1, resources=Resources(), ports=(), team="", rules=rules)
         key = (host.host.name, bare)
         if key not in self._gpu_blockers:
             self._gpu_blockers[key] = tuple(_Look(self, bare, state).blockers() for state in host.gpus)

@@ -80,14 +80,14 @@ class WhatIf:
         changed = self._changed(problem, catalogue)
         now = make_plan(changed)
         lines = [self._asked(), f"then {_missing_words(changed, now)}"]
-        data: dict[str, t.Any] = {"asked": self._asked(), "unplaced": _unplaced(now), "moved": _moved(changed, now)}
+        data: dict[str, t.Any] = {"asked": self._asked(), "unplaced": _unplaced(now), "moved": _moved(problem, now)}
         if data["moved"]:
             lines.append(f"moved: {', '.join(data['moved'])}")
         if self.model.how_many is not None:
             found = self._how_many(changed, now, catalogue, self.model.how_many)
             lines.extend(found.lines)
             data["how_many"] = found.data
-        lines.extend(_places(changed, now))
+        lines.extend(_places(problem, now))
         data["places"] = [
             {"service": place.service, "replica": place.replica, "host": place.host, "gpus": list(place.gpus), "slice": _slice(place.slice)}
             for place in now.placements

@@ -1,0 +1,155 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What would be if: the answer is a plan that was made, the number of GPUs is the smallest, and nothing is written."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.action.plan import run
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import Answer, WhatIf, boards_of
+from decide_world import DIGEST, facts, gpu, gpu_facts, host, l40s, manifest_text, need, place, problem
+
+CATALOGUE = door.catalogue()
+
+
+def ask(asked: Problem, **question: t.Any) -> Answer:
+    return WhatIf(Located(question, "fleet_what_if")).answer(asked, CATALOGUE)
+
+
+def many(asked: Problem, **kind: t.Any) -> dict[str, t.Any]:
+    answer: dict[str, t.Any] = ask(asked, how_many=kind).data["how_many"]
+    return answer
+
+
+def test_as_many_gpus_as_it_takes_and_one_less_is_not_enough() -> None:
+    asked = problem([host(gpu())], [need(isolation="exclusive", replicas=12)])
+    found = many(asked, board="a100")
+    assert (found["board"], found["gpus"], found["hosts"], found["unplaced"]) == ("a100-sxm4-80gb", 11, 2, [])
+    assert found["tried"]["10"] == 1
+    lines = ask(asked, how_many={"board": "a100"}).lines
+    assert lines[2:4] == [
+        "11 more a100-sxm4-80gb are needed, 8 in a host: all 12 replicas have a place",
+        "with 10 more, 1 replica would have no place",
+    ]
+
+
+def test_boards_that_the_fleet_does_not_have_come_from_the_catalogue() -> None:
+    asked = problem([host(gpu())], [need("llm", "exclusive", 100_000, replicas=3)])
+    assert many(asked, board="h200-sxm5-141gb", gpus=4)["gpus"] == 3
+    assert many(asked, board="a100")["gpus"] == 0
+    assert ask(asked, how_many={"board": "a100"}).lines[2].startswith("more a100-sxm4-80gb would help nobody: 3 of 3 replicas")
+
+
+def test_slices_are_cut_from_the_gpus_that_come() -> None:
+    asked = problem([host(gpu())], [need(memory_mib=9000, replicas=22)])
+    assert many(asked, board="a100", gpus=1)["gpus"] == 3
+
+
+def test_what_no_gpu_mends_is_left_out_of_the_count() -> None:
+    asked = problem([host(gpu())], [need("aa", "exclusive", replicas=3), need("bb", team="claims"), need("cc", environment="training")])
+    asked = Problem(asked.hosts, asked.needs, quotas=(Quota("claims", (Limit("memory", 0),)),))
+    found = many(asked, board="a100", environment="production")
+    assert (found["gpus"], [each["service"] for each in found["unplaced"]]) == (2, ["bb", "cc"])
+
+
+def test_nothing_more_is_needed_where_everybody_has_a_place() -> None:
+    asked = problem([host(gpu())], [need()])
+    assert ask(asked, how_many={"board": "l40s"}).lines == [
+        "what if: nothing changes",
+        "then all 1 replicas have a place",
+        "no l40s more is needed: all 1 replicas have a place",
+        "SERVICE  REPLICA  HOST  PLACE",
+        "ocr      1        h1    1g.10gb@6",
+    ]
+
+
+def test_hosts_come_and_go_and_replicas_are_counted_anew() -> None:
+    fleet = [host(gpu()), host(gpu(0, "h2"), name="h2")]
+    asked = problem(
+        fleet, [need("aa", "exclusive"), need("bb", "exclusive")], (place("aa", "0", mode="whole"), place("bb", "0", on="h2", mode="whole"))
+    )
+    gone = ask(asked, remove=["h2"])
+    assert [each["service"] for each in gone.data["unplaced"]] == ["bb"]
+    instead = ask(asked, remove=["h2"], add=[{"board": "a100-sxm4-80gb", "gpus": 1}])
+    assert (instead.data["unplaced"], instead.data["moved"]) == ([], ["bb-1"])
+    assert instead.lines[0] == "what if: 1 more host with 1 a100-sxm4-80gb; without h2"
+    assert len(ask(asked, replicas={"aa": 4}).data["unplaced"]) == 3
+    assert ask(asked, replicas={"aa": 0}).data["unplaced"] == []
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ({"how_many": {"board": "h900"}}, "there is no board 'h900'"),
+        ({"how_many": {"board": "0"}}, "may be one of several boards"),
+        ({"how_many": {"board": "l40s", "gpus": 0}}, "it must be at least 1"),
+        ({"remove": ["h7"]}, "nobody knows h7"),
+        ({"replicas": {"zz": 2}}, "nobody knows zz"),
+        ({"replicas": {"ocr": -1}}, "out of bounds"),
+        ({"ad": []}, "unknown field 'ad'"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_refused_in_a_line(question: dict[str, t.Any], said: str) -> None:
+    with pytest.raises(FleetError, match=said):
+        ask(problem([host(gpu(0), l40s(1))], [need()]), **question)
+
+
+def test_every_board_of_the_catalogue_can_be_asked_for() -> None:
+    known = {each.board: each for each in boards_of(CATALOGUE)}
+    assert set(known) == set(CATALOGUE.boards)
+    assert all(each.memory_mib > 0 for each in known.values())
+
+
+def site(tmp_path: Path, **more: t.Any) -> dict[str, t.Any]:
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "ocr.yml").write_text(manifest_text(), encoding="utf-8")
+    policy = {"fleet_environment": "production"}
+    return {
+        "manifests": str(tmp_path / "manifests"),
+        "plans": str(tmp_path / "plans"),
+        "hosts": {"h1": {"facts": facts([gpu_facts()]), "policy": policy}},
+        "templates": [],
+        "fail_unplaced": False,
+        **more,
+    }
+
+
+QUESTION = (
+    "{services: [{schema: 1, service: big, team: claims, environment: production, image: 'r/x@sha256:"
+    + DIGEST
+    + "', gpu: {isolation: exclusive, memory: 40 GiB}, replicas: 3}], how_many: {board: a100}}"
+)
+
+
+@pytest.mark.parametrize("form", ["text", "file", "data"])
+def test_the_door_answers_a_question_in_each_form_and_writes_nothing(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "question.yml"
+    path.write_text(QUESTION, encoding="utf-8")
+    asked = {"text": QUESTION, "file": str(path), "data": read_yaml(QUESTION, "x").data}[form]
+    result = run(site(tmp_path, what_if=asked), check_mode=False, diff=False)
+    assert (result["changed"], result["what_if"]["how_many"]["gpus"]) == (False, 3)
+    assert result["table"][0] == "what if: big beside what there is"
+    assert not (tmp_path / "plans").exists()
+
+
+def test_the_door_says_why_of_whom_it_is_asked(tmp_path: Path) -> None:
+    first = run(site(tmp_path), check_mode=False, diff=False)
+    assert [line.partition(":")[0] for line in first["why"]] == ["receipt-ocr-1"]
+    arguments = {**site_again(tmp_path), "explain": ["true"]}
+    assert run(arguments, check_mode=False, diff=False)["why"] == []
+    (kept,) = run({**arguments, "explain": ["receipt-ocr, other"]}, check_mode=False, diff=False)["why"]
+    assert "kept: its place is still right" in kept
+
+
+def site_again(tmp_path: Path) -> dict[str, t.Any]:
+    (tmp_path / "manifests" / "ocr.yml").unlink()
+    (tmp_path / "manifests").rmdir()
+    return site(tmp_path)

@@ -1,0 +1,83 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Why a replica is where the plan puts it: what it has, who else could have given it that, what decided."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import planned
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Displaced, Problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import reason_lines, why_here
+from ansible_collections.gpuops.fleet.tests.bench.planner import planted
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem
+
+
+def lines(asked: Problem, *only: str) -> list[str]:
+    return reason_lines(why_here(asked, make_plan(asked), only or None))
+
+
+def test_the_only_place_is_called_so() -> None:
+    assert lines(problem([host(gpu())], [need(memory_mib=60000)])) == [
+        "ocr-1: 7g.80gb@0 on h1 GPU-h1-0, new: the only GPU with room for it"
+    ]
+
+
+def test_what_decided_is_the_first_thing_in_which_the_next_host_is_worse() -> None:
+    fleet = [host(gpu(0, slices="1g.10gb@6")), host(gpu(0, "h2"), name="h2")]
+    assert lines(problem(fleet, [need(profile="1g.10gb")])) == [
+        "ocr-1: 1g.10gb@6 on h1 GPU-h1-0, new: 2 GPUs of 2 hosts have room for it; chosen for the least change to a GPU"
+    ]
+    spread = why_here(problem(fleet, [need(replicas=2)]), make_plan(problem(fleet, [need(replicas=2)])))
+    assert [each.text.partition("; ")[2] for each in spread] == ["chosen for fewest replicas of it on a host"] * 2
+
+
+def test_hosts_that_are_alike_are_told_apart_by_name() -> None:
+    fleet = [host(gpu(0, name), name=name) for name in ("h2", "h1", "h3")]
+    assert lines(problem(fleet, [need()])) == [
+        "ocr-1: 1g.10gb@6 on h1 GPU-h1-0, new: 3 GPUs of 3 hosts have room for it; all alike, so the first by name"
+    ]
+
+
+def test_the_smaller_gpu_is_why_a_whole_one_is_taken() -> None:
+    fleet = [host(gpu(0)), host(l40s(0, "h2"), name="h2")]
+    assert lines(problem(fleet, [need(isolation="exclusive")]))[0].endswith("; chosen for the smallest GPUs that serve")
+
+
+def test_who_stays_is_kept_and_who_moves_is_moved_and_both_can_be_left_out() -> None:
+    before = (place("aa", "0:1g.10gb@3"), place("bb", "1:1g.10gb@0"))
+    asked = problem([host(gpu(0, slices="1g.10gb@3"), gpu(1, blocked="lost"))], [need("aa"), need("bb")], before)
+    told = why_here(asked, make_plan(asked))
+    assert [(each.name, each.change) for each in told] == [("aa-1", "kept"), ("bb-1", "moved")]
+    assert told[0].text.startswith("1g.10gb@3 on h1 GPU-h1-0, kept: its place is still right; ")
+    assert [each.name for each in why_here(asked, make_plan(asked), kept=False)] == ["bb-1"]
+    assert [each.name for each in why_here(asked, make_plan(asked), ["aa"])] == ["aa-1"]
+    assert [each.name for each in why_here(asked, make_plan(asked), ["bb-1", "zz"])] == ["bb-1"]
+
+
+def test_who_made_room_for_somebody_says_for_whom() -> None:
+    before = (place("aa", "0:1g.10gb@0"), place("bb", "0:1g.10gb@4"), place("cc", "1", mode="whole"))
+    needs = [need("aa"), need("bb"), need("cc", "exclusive", adopted=True), need("zz", memory_mib=30000)]
+    asked = problem([host(gpu(0, slices="1g.10gb@0 1g.10gb@4"), gpu(1))], needs, before)
+    solution = make_plan(Problem(asked.hosts, asked.needs, asked.previous, moves=1))
+    assert [type(each) for each in solution.displaced] == [Displaced]
+    (moved,) = [each for each in why_here(asked, solution) if each.change == "moved"]
+    assert ", moved there so that zz-1 has room; " in moved.text
+
+
+def test_adopted_services_and_hosts_that_are_not_seen_are_kept() -> None:
+    before = (place("aa", "0:1g.10gb@3"), place("bb", "0:1g.10gb@0", on="gone"))
+    asked = problem([host(gpu(0, slices="1g.10gb@3"))], [need("aa", adopted=True), need("bb")], before)
+    assert lines(asked) == ["aa-1: kept: it is adopted, and nothing moves it", "bb-1: kept: gone is not seen in this run"]
+
+
+def test_every_replica_of_a_fleet_of_chance_has_one_line_and_asking_changes_nothing() -> None:
+    made = planted.chance(11)
+    asked = made.problem()
+    solution = make_plan(asked)
+    told = why_here(asked, solution)
+    assert [each.name for each in told] == [each.name for each in solution.placements]
+    assert all("\n" not in each.text and each.gpus >= each.hosts >= 1 for each in told)
+    again = planned(asked, solution)
+    assert {each.change for each in why_here(again, make_plan(again))} == {"kept"}
+    assert make_plan(asked) == solution
