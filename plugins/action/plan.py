@@ -102,7 +102,8 @@ def _answered(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
         judge=door.judge({}, arguments.get("images_file")),
     )
     nothing: dict[str, t.Any] = {"changed": False, "table": answer.lines, "what_if": answer.data, "plans": {}, "unplaced": []}
-    return {**nothing, "rollouts": [], "explained": [], "why": [], "services": {}, "unread": {}, "proposal": [], "refusal": ""}
+    lists: dict[str, t.Any] = {name: [] for name in ("rollouts", "steps", "bounds", "explained", "why", "proposal")}
+    return {**nothing, **lists, "services": {}, "unread": {}, "refusal": ""}
 
 
 def _result(planned: Planned, hosts: Mapping[str, t.Any]) -> dict[str, t.Any]:
