@@ -216,8 +216,12 @@ class Room:
         sets = _whole(host, need, may) if need.isolation == "exclusive" else _one(host, need, may)
         for where, names in sets:
             every = self._with_resources(host, need, {*names, *rules}, there, may)
-            every = every if every is None or not force else self._with_followers(host, every, there)
-            if every is not None and all(map(may, every)):
+            if every is None:
+                continue
+            followed = self._with_followers(host, every, there) if draft.fleet.rulebook.anchors else every
+            # Whoever goes together with others is pushed out with them; nobody moves from under it.
+            if (force or followed == every) and all(map(may, followed)):
+                every = followed
                 yield self._way(host, every, where)
         if force and (all_ := self._all(host, there, may)):
             yield self._way(host, all_, ("~", 99))

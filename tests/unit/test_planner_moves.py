@@ -1,0 +1,276 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Moving, giving way, groups, and the order of the steps: small fleets that a person can follow."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import replace
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import why_not
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Placement, Problem, Resources, Rules, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import Order, order
+from ansible_collections.gpuops.fleet.tests.unit import planner_checker
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100, gpu, host, need, place, problem, where
+from ansible_collections.gpuops.fleet.tests.unit.test_planner_rules import crowded
+from hypothesis import HealthCheck, given, settings
+
+QUICK = settings(
+    max_examples=40,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def solved(given_: Problem) -> tuple[dict[str, str], list[tuple[str, str, str]], Solution]:
+    """(replica -> where, who left for whom and why, the solution), right in the eyes of the checker."""
+    solution = make_plan(given_)
+    assert planner_checker.complaints(given_, solution) == []
+    left = [(f"{each.service}-{each.replica}", each.by, each.way) for each in solution.displaced]
+    return {each.name: where(each) for each in solution.placements}, left, solution
+
+
+def scattered(**more: t.Any) -> Problem:
+    """Two boards with a small slice in each half: no half is free, and a large one comes."""
+    small = [need("aa"), need("bb"), need("cc"), need("dd")]
+    before = [place("aa", "0:1g.10gb@0"), place("bb", "0:1g.10gb@4"), place("cc", "1:1g.10gb@0"), place("dd", "1:1g.10gb@4")]
+    given_ = problem([host(gpu(0, mig=True), gpu(1, mig=True))], [*small, need("large", memory_mib=30000, priority=50)], before)
+    return replace(given_, **more)
+
+
+def test_without_moves_nobody_makes_room() -> None:
+    places, left, _solution = solved(scattered())
+    assert "large-1" not in places
+    assert left == []
+
+
+def test_one_small_service_moves_so_that_a_large_one_has_room() -> None:
+    places, left, _solution = solved(scattered(moves=3))
+    assert "3g.40gb" in places["large-1"]
+    assert [(by, way) for _name, by, way in left] == [("large-1", "moved")]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"changed": frozenset(["aa", "bb", "cc", "dd"])},
+        {"needs": tuple(replace(each, adopted=each.service != "large") for each in scattered().needs)},
+        {"needs": tuple(replace(each, priority=60 if each.service != "large" else 50) for each in scattered().needs)},
+    ],
+    ids=["changed", "adopted", "of higher priority"],
+)
+def test_who_must_not_move_does_not(more: dict[str, t.Any]) -> None:
+    places, left, _solution = solved(scattered(moves=3, **more))
+    assert "large-1" not in places
+    assert left == []
+
+
+def test_nobody_moves_for_a_replica_that_leaves_a_drained_gpu() -> None:
+    drained = gpu(2, mig=True, drain=Drain("drained by lin"))
+    before = [*scattered().previous, place("large", "2:3g.40gb@4")]
+    given_ = replace(scattered(moves=3), hosts=(host(gpu(0, mig=True), gpu(1, mig=True), drained),), previous=tuple(before))
+    _places, left, solution = solved(given_)
+    assert left == []
+    assert [where(each) for each in solution.waiting] == ["h1/2:3g.40gb@4"]
+
+
+def test_a_chain_of_moves_is_found() -> None:
+    """The large one needs a half of the A100; who is in it fits only where another is, and that one has room elsewhere."""
+    hosts = [
+        host(gpu(0, mig=True), name="h1", capacity=Resources(8)),
+        host(gpu(0, "h2", mig=True), name="h2", capacity=Resources(8)),
+        host(gpu(0, "h3", mig=True), name="h3", capacity=Resources(1)),
+    ]
+    needs = [
+        need("middle", memory_mib=30000, resources=Resources(4)),
+        need("wide", memory_mib=30000, resources=Resources(4)),
+        need("narrow", memory_mib=30000, resources=Resources(1)),
+        need("large", memory_mib=60000, resources=Resources(4)),
+    ]
+    before = [place("middle", "0:3g.40gb@4"), place("wide", "0:3g.40gb@0", on="h2"), place("narrow", "0:3g.40gb@4", on="h2")]
+    given_ = replace(problem(hosts, needs, before), moves=2)
+    places, left, _solution = solved(given_)
+    assert places["large-1"] == "h1/0:7g.80gb@0"
+    assert sorted(name for name, _by, _way in left) == ["middle-1", "narrow-1"]
+    assert "large-1" not in solved(replace(given_, moves=1))[0]
+
+
+def test_a_higher_priority_takes_the_place_of_the_fewest_and_lowest() -> None:
+    needs = [
+        need("low", memory_mib=30000, priority=10),
+        need("mid", memory_mib=30000, priority=40),
+        need("high", memory_mib=30000, priority=90),
+    ]
+    before = [place("low", "0:3g.40gb@0"), place("mid", "0:3g.40gb@4")]
+    given_ = replace(problem([host(gpu(mig=True))], needs, before), preemption=True)
+    places, left, solution = solved(given_)
+    assert places == {"high-1": "h1/0:3g.40gb@0", "mid-1": "h1/0:3g.40gb@4"}
+    assert left == [("low-1", "high-1", "preempted")]
+    assert "it gave way to high-1" in solution.unplaced[0].reason
+    assert "high-1" not in solved(replace(given_, preemption=False))[0]
+
+
+def test_nobody_gives_way_to_the_same_priority() -> None:
+    needs = [need("first", memory_mib=60000), need("second", memory_mib=60000)]
+    given_ = replace(problem([host(gpu(mig=True))], needs, [place("second", "0:7g.80gb@0")]), preemption=True)
+    assert solved(given_)[0] == {"second-1": "h1/0:7g.80gb@0"}
+
+
+def test_a_group_has_all_of_its_replicas_or_none_and_makes_nobody_leave_in_vain() -> None:
+    group = need("train", "exclusive", 40000, replicas=3, priority=90, rules=Rules(all_or_nothing=True))
+    before = [place("ocr", "0:1g.10gb@6")]
+    given_ = replace(problem([host(gpu(0, mig=True), gpu(1))], [group, need()], before), preemption=True)
+    places, left, _solution = solved(given_)
+    assert (places, left) == ({"ocr-1": "h1/0:1g.10gb@6"}, [])
+    given_ = replace(given_, hosts=(host(gpu(0, mig=True), gpu(1), gpu(2)),))
+    assert sorted(solved(given_)[0]) == ["train-1", "train-2", "train-3"]
+
+
+def test_a_group_that_lost_a_replica_is_placed_anew_or_goes() -> None:
+    group = need("train", "exclusive", 40000, replicas=2, rules=Rules(all_or_nothing=True, max_per_host=1))
+    before = [place("train", "0", mode="whole"), place("train", "0", replica=2, on="h2", mode="whole")]
+    lost = host(gpu(0, "h2", blocked="lost"), name="h2")
+    assert solved(problem([host(gpu(0)), lost], [group], before))[0] == {}
+    third = host(gpu(0, "h3"), name="h3")
+    assert solved(problem([host(gpu(0)), lost, third], [group], before))[0] == {"train-1": "h1/0", "train-2": "h3/0"}
+
+
+def test_spread_and_pack_are_wishes() -> None:
+    hosts = [host(gpu(0, name, mig=True), gpu(1, name, mig=True), name=name) for name in ("h1", "h2")]
+
+    def used(spread: str) -> set[str]:
+        given_ = problem(hosts, [need(replicas=2, rules=Rules(spread=t.cast("t.Any", spread)))])
+        return {text.partition(":")[0] for text in solved(given_)[0].values()}
+
+    assert {text[:2] for text in used("host")} == {"h1", "h2"}
+    assert len(used("gpu")) == 2
+    assert len(used("pack")) == 1
+
+
+def test_who_goes_together_follows_and_who_stays_apart_parts() -> None:
+    hosts = [host(gpu(0, name, mig=True), name=name) for name in ("h1", "h2")]
+    needs = [need("model"), need("cache", priority=90, rules=Rules(together=("model",))), need("batch", rules=Rules(apart=("model",)))]
+    places, _left, _solution = solved(problem(hosts, needs))
+    assert places["cache-1"][:2] == places["model-1"][:2] != places["batch-1"][:2]
+    before = [place("model", "0:1g.10gb@0"), place("cache", "0:1g.10gb@1"), place("batch", "0:1g.10gb@2", on="h2")]
+    gone = host(gpu(0, "h1", mig=True, blocked="lost"), name="h1")
+    places, _left, _solution = solved(problem([gone, hosts[1]], needs, before))
+    assert places == {"batch-1": "h2/0:1g.10gb@2"}
+
+
+# Steps
+
+
+def played(given_: Problem, made: Order) -> None:
+    """Carry the steps out one by one: at no moment is there an overlap, or more of a host than it has."""
+    hosts = {each.name: each for each in given_.hosts}
+    needs = {each.service: each for each in given_.needs}
+    running: dict[tuple[str, int], list[Placement]] = {(each.service, each.replica): [each] for each in given_.previous}
+
+    def check() -> None:
+        every = [each for places in running.values() for each in places]
+        for one in hosts.values():
+            here = [each for each in every if each.host == one.name]
+            cpus = sum(needs[each.service].resources.cpus or 0 for each in here if each.service in needs)
+            assert one.capacity.cpus is None or cpus <= one.capacity.cpus
+            for each in one.gpus:
+                slices = [other.slice for other in here if each.uuid in other.gpus and other.slice]
+                whole = [other for other in here if each.uuid in other.gpus and other.mode == "whole"]
+                assert why_not(A100, slices) is None
+                assert len(whole) <= 1
+                assert not (whole and slices)
+
+    for step in made.steps:
+        key = (step.service, step.replica)
+        if step.verb != "stop":
+            assert step.new is not None
+            running.setdefault(key, []).append(step.new)
+            check()
+        if step.verb != "start":
+            running[key].pop(0)
+        check()
+
+
+def test_who_needs_a_place_waits_until_it_is_free() -> None:
+    given_ = scattered(moves=3)
+    made = order(given_, make_plan(given_))
+    assert [step.verb for step in made.steps] == ["move", "start"]
+    assert made.steps[1].service == "large"
+    assert made.outages == ()
+    played(given_, made)
+
+
+def test_those_who_wait_for_each_other_are_told_who_is_stopped() -> None:
+    before = (place("aa", "0", mode="whole"), place("bb", "1", mode="whole"))
+    given_ = problem([host(gpu(0), gpu(1))], [need("aa", "exclusive", priority=90), need("bb", "exclusive")], before)
+    swapped = Solution((replace(before[0], gpus=before[1].gpus), replace(before[1], gpus=before[0].gpus)))
+    made = order(given_, swapped)
+    assert [(step.verb, step.service) for step in made.steps] == [("stop", "bb"), ("move", "aa"), ("start", "bb")]
+    assert [each.service for each in made.outages] == ["bb"]
+    played(given_, made)
+
+
+def test_a_host_without_room_for_both_places_of_a_replica_stops_it_first() -> None:
+    before = (place("aa", "0:1g.10gb@0"),)
+    given_ = problem([host(gpu(mig=True), capacity=Resources(4))], [need("aa", resources=Resources(3))], before)
+    made = order(given_, Solution((replace(before[0], slice=place("aa", "0:1g.10gb@4").slice),)))
+    assert [step.verb for step in made.steps] == ["stop", "start"]
+    assert "at once" in made.outages[0].reason
+    played(given_, made)
+
+
+def test_a_plan_that_moves_nobody_has_no_steps() -> None:
+    given_ = scattered()
+    assert order(given_, make_plan(given_)) == Order()
+    assert order(problem([host(gpu())], [need()]), make_plan(problem([host(gpu())], [need()]))) == Order()
+
+
+@QUICK
+@given(crowded(quota=False))
+def test_the_steps_lead_to_the_plan(given_: Problem) -> None:
+    solution = make_plan(given_)
+    made = order(given_, solution)
+    there = {(each.service, each.replica): each for each in given_.previous}
+    for step in made.steps:
+        key = (step.service, step.replica)
+        assert (key in there) == (step.verb != "start")
+        there.pop(key, None)
+        if step.new is not None:
+            there[key] = step.new
+    if made.steps:
+        ends = {(each.service, each.replica): (each.host, each.gpus, each.slice) for each in solution.placements}
+        assert {key: (each.host, each.gpus, each.slice) for key, each in there.items()}.items() <= ends.items()
+
+
+# The objective
+
+
+@QUICK
+@given(crowded(quota=False, tight=False))
+def test_more_room_takes_nothing_away(given_: Problem) -> None:
+    """With one more host, a plan that goes on from this one is worth no less: everybody stays, and those without a place may get one."""
+    first = make_plan(given_)
+    before = replace(given_, previous=(*first.placements, *first.waiting), changed=frozenset())
+    same = objective(before, make_plan(before))
+    extra = host(gpu(0, "extra", mig=True), name="extra", modes=("mig", "shared", "whole"), sharing=("mps", "time-slice"))
+    more = replace(before, hosts=(*before.hosts, extra))
+    solution = make_plan(more)
+    count = len({need.priority for need in given_.needs})
+    assert objective(more, solution)[:count] >= same[:count]
+    assert planner_checker.complaints(more, solution) == []
+
+
+@QUICK
+@given(crowded())
+def test_names_of_hosts_that_keep_their_order_change_nothing_but_names(given_: Problem) -> None:
+    names = {each.name: f"rack-{each.name}" for each in given_.hosts}
+    hosts = tuple(replace(each, name=names[each.name]) for each in given_.hosts)
+    previous = tuple(replace(each, host=names.get(each.host, each.host)) for each in given_.previous)
+    other = make_plan(replace(given_, hosts=hosts, previous=previous))
+    assert [replace(each, host=names[each.host]) for each in make_plan(given_).placements] == list(other.placements)

@@ -1,0 +1,237 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Quotas: what teams get, what they lend and get back, and what is said about papers that contradict each other."""
+
+from __future__ import annotations
+
+import time
+import typing as t
+from dataclasses import replace
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import read_policy
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Placement, Problem, Quota, Solution, Workspace
+from ansible_collections.gpuops.fleet.tests.unit import planner_checker
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import facts, gpu, gpu_facts, host, l40s, manifest_text, need, problem
+from ansible_collections.gpuops.fleet.tests.unit.test_plan_down_hosts import CATALOGUE
+
+BIG = 30000  # a 3g.40gb: 40192 MiB and 4 memory slices
+
+
+def solved(given_: Problem) -> tuple[list[str], Solution]:
+    """Names of those who have a place; the checker finds nothing wrong."""
+    solution = make_plan(given_)
+    assert planner_checker.complaints(given_, solution) == []
+    return [each.name for each in solution.placements], solution
+
+
+def asked(*quotas: Quota, previous: tuple[Placement, ...] = (), boards: int = 2, **more: t.Any) -> Problem:
+    """Teams aa and bb each want two halves of boards; there is room for all."""
+    needs = [need("one", memory_mib=BIG, replicas=2, team="aa"), need("two", memory_mib=BIG, replicas=2, team="bb")]
+    given_ = problem([host(*(gpu(number, mig=True) for number in range(boards)))], needs, previous)
+    return replace(given_, quotas=quotas, **more)
+
+
+@pytest.mark.parametrize(
+    ("limit", "placed"),
+    [
+        (Limit("memory", 40192), ["one-1"]),
+        (Limit("memory", 40191), []),
+        (Limit("slices", 7), ["one-1"]),
+        (Limit("slices", 8), ["one-1", "one-2"]),
+        (Limit("slices", 0, "a100"), []),
+        (Limit("slices", 0, "h100"), ["one-1", "one-2"]),
+        (Limit("gpus", 0), ["one-1", "one-2"]),
+    ],
+)
+def test_a_team_gets_what_its_quota_says_and_others_all_they_want(limit: Limit, placed: list[str]) -> None:
+    names, solution = solved(asked(Quota("aa", (limit,))))
+    assert names == [*placed, "two-1", "two-2"]
+    assert all("fleet_quotas" in each.reason for each in solution.unplaced)
+
+
+def test_whole_gpus_and_shares_count_in_their_way() -> None:
+    hosts = [host(l40s(0), l40s(1), modes=("whole", "shared"))]
+    whole = need("train", "exclusive", 20000, replicas=2, team="aa")
+    assert solved(replace(problem(hosts, [whole]), quotas=(Quota("aa", (Limit("gpus", 1),)),)))[0] == ["train-1"]
+    assert solved(replace(problem(hosts, [whole]), quotas=(Quota("aa", (Limit("memory", 46067),)),)))[0] == []
+    share = need("chat", "shared", 9000, replicas=3, team="aa")
+    assert solved(replace(problem(hosts, [share]), quotas=(Quota("aa", (Limit("memory", 20000),)),)))[0] == ["chat-1", "chat-2"]
+
+
+def test_a_quota_of_one_model_sends_the_rest_to_another() -> None:
+    hosts = [host(gpu(0, mig=True), name="h1"), host(l40s(0, "h2"), name="h2", modes=("whole",))]
+    needs = [need("train", "exclusive", 20000, replicas=1, team="aa")]
+    given_ = replace(problem(hosts, needs), quotas=(Quota("aa", (Limit("gpus", 0, "l40s"),)),))
+    assert [each.host for each in make_plan(given_).placements] == ["h1"]
+
+
+def test_who_borrows_has_what_others_lend_and_no_more() -> None:
+    lender, stingy = (Quota("bb", (Limit("slices", 4),), "insurance", lend=lend) for lend in (True, False))
+    borrower = Quota("aa", (Limit("slices", 4),), "insurance", borrow=True)
+    only_aa = asked(boards=2).needs[:1]
+    assert solved(asked(borrower, lender, needs=only_aa))[0] == ["one-1", "one-2"]
+    assert solved(asked(borrower, stingy, needs=only_aa))[0] == ["one-1"]
+    assert solved(asked(replace(borrower, borrow=False), lender, needs=only_aa))[0] == ["one-1"]
+    elsewhere = replace(lender, workspace="other")
+    assert solved(asked(borrower, elsewhere, needs=only_aa))[0] == ["one-1"]
+
+
+def test_what_is_lent_goes_back_when_its_team_asks_for_it() -> None:
+    quotas = (Quota("aa", (Limit("slices", 4),), "insurance", borrow=True), Quota("bb", (Limit("slices", 4),), "insurance", lend=True))
+    lent = make_plan(asked(*quotas, needs=asked().needs[:1]))
+    names, solution = solved(asked(*quotas, previous=lent.placements))
+    assert names == ["one-1", "two-1"] or names == ["one-2", "two-1"]
+    assert [(each.service, each.by, each.way) for each in solution.displaced] == [("one", "two-1", "reclaimed")]
+    assert any("borrowed" in each.reason for each in solution.unplaced)
+    again = make_plan(asked(*quotas, previous=solution.placements))
+    assert again.placements == solution.placements
+
+
+def test_a_higher_priority_keeps_what_it_has_borrowed() -> None:
+    quotas = (Quota("aa", (Limit("slices", 4),), "insurance", borrow=True), Quota("bb", (Limit("slices", 4),), "insurance", lend=True))
+    needs = tuple(replace(each, priority=90 if each.team == "aa" else 50) for each in asked().needs)
+    lent = make_plan(asked(*quotas, needs=needs[:1]))
+    assert solved(asked(*quotas, previous=lent.placements, needs=needs))[0] == ["one-1", "one-2"]
+
+
+def test_a_workspace_has_no_more_than_it_has() -> None:
+    quotas = (Quota("aa", (), "insurance"), Quota("bb", (), "insurance"))
+    given_ = asked(*quotas, workspaces=(Workspace("insurance", (Limit("slices", 12),)),))
+    assert len(solved(given_)[0]) == 3
+
+
+def test_a_quota_that_is_lowered_holds_for_what_runs() -> None:
+    before = make_plan(asked())
+    names, solution = solved(asked(Quota("aa", (Limit("slices", 4),)), previous=before.placements))
+    assert names == ["one-1", "two-1", "two-2"]
+    assert [each.service for each in solution.unplaced] == ["one"]
+
+
+def test_a_higher_priority_of_the_same_team_takes_what_the_quota_leaves() -> None:
+    needs = [need("low", memory_mib=BIG, team="aa", priority=10), need("high", memory_mib=BIG, team="aa", priority=90)]
+    given_ = replace(problem([host(gpu(0, mig=True), gpu(1, mig=True))], needs[:1]), quotas=(Quota("aa", (Limit("slices", 4),)),))
+    before = make_plan(given_).placements
+    more = replace(given_, needs=tuple(needs), previous=before, preemption=True)
+    assert solved(more)[0] == ["high-1"]
+    assert solved(replace(more, preemption=False))[0] == ["low-1"]
+
+
+# Papers
+
+
+def planned(manifests: dict[str, dict[str, str]], **policy: t.Any) -> Planned:
+    """A run with one host of two boards."""
+    texts = [(f"manifests/{name}.yml", manifest_text(name, **more)) for name, more in manifests.items()]
+    hosts = {"h1": {"facts": facts([gpu_facts(0), gpu_facts(1)]), "policy": {"fleet_environment": "production", **policy}}}
+    return plan_fleet(texts, {}, hosts, CATALOGUE, ["http"])
+
+
+def refused(manifests: dict[str, dict[str, str]], **policy: t.Any) -> str:
+    began = time.process_time()
+    with pytest.raises(FleetError) as caught:
+        planned(manifests, **policy)
+    assert time.process_time() - began < 1
+    return str(caught.value)
+
+
+def test_quotas_of_the_policy_reach_the_planner() -> None:
+    said = {"teams": {"claims": {"memory": "12 GiB"}}}
+    assert [each["replica"] for each in planned({"receipt-ocr": {"replicas": "2"}}, fleet_quotas=said).unplaced] == [2]
+    assert planned({"receipt-ocr": {"replicas": "2"}}).unplaced == []
+
+
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ({"teams": {"claims": {"memroy": "1 GiB"}}}, "unknown field 'memroy'; did you mean 'memory'?"),
+        ({"teams": {"claims": {"memory": "-4 GiB"}}}, "'-4 GiB' is not a size"),
+        ({"teams": {"claims": {"gpus": -1}}}, "it must be at least 0"),
+        ({"teams": {"claims": {"workspace": "insurence"}}, "workspaces": {"insurance": {}}}, "did you mean 'insurance'?"),
+        ({"teams": {"claims": {"borrow": True}}}, "only teams of one workspace lend to each other; name a workspace"),
+        (
+            {
+                "teams": {"claims": {"workspace": "ins", "gpus": 3}, "fraud": {"workspace": "ins", "gpus": 2}},
+                "workspaces": {"ins": {"gpus": 4}},
+            },
+            "the quotas of workspace 'ins' are 5 gpus by here, and it has 4",
+        ),
+        ({"teams": {"claim": {}}}, "no quota names the team 'claims'; did you mean 'claim'?"),
+    ],
+)
+def test_a_wrong_quota_is_one_clear_line(said: dict[str, t.Any], line: str) -> None:
+    text = refused({"receipt-ocr": {}}, fleet_quotas=said)
+    assert line in text
+    assert text.count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("placement", "line"),
+    [
+        ("{apart: [chat], together: [chat]}", "placement.together[0]: 'chat' is to be apart and together; take it out of one of the two"),
+        ("{apart: [receipt-ocr]}", "placement.apart[0]: 'receipt-ocr' is this service itself; write 'max_per_host: 1'"),
+        ("{apart: [chatt]}", "placement.apart[0]: there is no service 'chatt'; did you mean 'chat'?"),
+        ("{together: [elsewhere]}", "'elsewhere' is in the environment 'staging', and this service never is"),
+        ("{together: [loop]}", "each waits for the next"),
+        ("{max_per_host: 0}", "placement.max_per_host: 0 is not right; it must be at least 1"),
+        ("{spread: hosts}", "placement.spread: unknown value 'hosts'"),
+    ],
+)
+def test_rules_that_cannot_be_kept_are_one_clear_line(placement: str, line: str) -> None:
+    loop = {"placement": "{together: [receipt-ocr]}"} if "loop" in placement else {}
+    others = {"chat": {}, "elsewhere": {"environment": "staging"}, "loop": loop}
+    text = refused({"receipt-ocr": {"placement": placement}, **others})
+    assert line in text
+    assert text.count("\n") == 0
+
+
+def test_a_million_replicas_and_negative_memory_are_refused_at_once() -> None:
+    assert "replicas: 1000000 is not right; it must be at most 1000" in refused({"receipt-ocr": {"replicas": "1000000"}})
+    assert "'-8 GiB' is not a size" in refused({"receipt-ocr": {"gpu": "{memory: -8 GiB}"}})
+
+
+def test_what_is_one_for_the_site_is_the_same_on_all_hosts() -> None:
+    texts = [("m.yml", manifest_text())]
+    policy = {"fleet_environment": "production"}
+    hosts = {
+        "h1": {"facts": facts([gpu_facts(0)]), "policy": policy},
+        "h2": {"facts": facts([gpu_facts(0, "h2")]), "policy": {**policy, "fleet_moves": 1}},
+    }
+    with pytest.raises(FleetError, match="host h2: fleet_moves: it is not as on h1, and it is one for the whole site"):
+        plan_fleet(texts, {}, hosts, CATALOGUE, ["http"])
+
+
+@pytest.mark.parametrize(("said", "number"), [(3, 3), ("3", 3), ("0", 0)])
+def test_a_number_may_be_given_as_text_with_e(said: object, number: int) -> None:
+    assert read_policy("h1", {"fleet_environment": "production", "fleet_moves": said}).fleet_moves == number
+
+
+@pytest.mark.parametrize("said", ["three", "", True, 3.5, -1, "9999999999"])
+def test_what_is_no_number_is_refused(said: object) -> None:
+    with pytest.raises(FleetError, match="fleet_moves"):
+        read_policy("h1", {"fleet_environment": "production", "fleet_moves": said})
+
+
+def test_steps_stay_in_the_fleet_file_until_somebody_else_moves() -> None:
+    manifests = {"aa": {"replicas": "2"}}
+    policy = {"fleet_environment": "production"}
+    wide = {"large": {"gpu": "{memory: 60 GiB}", "priority": "50"}}
+
+    def run(names: dict[str, dict[str, str]], last: Planned | None, slices: list[str]) -> Planned:
+        texts = [(f"m/{name}.yml", manifest_text(name, **more)) for name, more in names.items()]
+        plans = {name: (f"plans/{name}.yml", each.text) for name, each in last.plans.items()} if last else {}
+        there = facts([gpu_facts(number, slices=text) for number, text in enumerate(slices)])
+        hosts = {"h1": {"facts": there, "policy": policy}}
+        return plan_fleet(texts, plans, hosts, CATALOGUE, ["http"], last_fleet=("fleet.yml", last.fleet) if last else None)
+
+    first = run(manifests, None, ["", ""])
+    assert "steps" not in first.fleet
+    second = run({**manifests, **wide}, first, ["", ""])
+    assert [line.split()[1] for line in second.steps] == ["move", "start"]
+    assert "steps:\n  - 'move" in second.fleet
+    third = run({**manifests, **wide}, second, ["", ""])
+    assert (third.fleet, third.steps) == (second.fleet, [])
