@@ -73,7 +73,7 @@ class Scene:
         return self.needs.get(self.places[name].service) if name in self.places else None
 
     def spots(self, need: Need, name: str) -> list[Spot]:
-        """The hosts of the service's environment that something could make right, the cheapest first; of very many, those with most free."""
+        """The hosts of the environment that something could make right, the cheapest first; of very many, those with most free."""
         found = []
         for host in self._likely(need):
             gpus = self._on_gpus(host, need)
@@ -86,9 +86,11 @@ class Scene:
         if len(here) <= MOST_HOSTS:
             return here
 
-        def rank(host: HostState) -> tuple[bool, bool, float, str]:
+        def rank(host: HostState) -> tuple[bool, bool, tuple[float, float], str]:
             wanted = sum(need.wants(state.gpu.board) for state in host.gpus)
-            full = sum(host.replicas.values()) / max(wanted, 1)
+            # What nothing moves is not worth a look.
+            stays = sum(count for service, count in host.replicas.items() if service in self.needs and self.needs[service].adopted)
+            full = (stays / max(wanted, 1), sum(host.replicas.values()) / max(wanted, 1))
             return (wanted < need.count, bool(host.free.shortage(need.resources)), full, host.host.name)
 
         return sorted(here, key=rank)[:MOST_HOSTS]
