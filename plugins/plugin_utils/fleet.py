@@ -191,7 +191,7 @@ def explain_plans(
     solution = make_plan(problem)
     found = why_here(replace(problem, previous=tuple(before)), solution, kept=False)
     same = {place.name for place in set(solution.placements).intersection(problem.previous)}
-    return {reason.name: reason.text for reason in found if reason.name in same}
+    return {reason.name: reason.words for reason in found if reason.name in same}
 
 
 def _problem(

@@ -34,8 +34,8 @@ Rank = tuple[t.Any, ...]
 Turn = tuple[Need, tuple[int, ...]]
 
 
-def make_plan(problem: Problem) -> Solution:
-    """Decide. Equal problems, in whatever order their parts come, give equal solutions."""
+def make_plan(problem: Problem, words: bool = True) -> Solution:
+    """Decide. Equal problems, in whatever order their parts come, give equal solutions. ``words``: say why who has no place has none."""
     draft = _begin(problem)
     missing = _Queue(draft, {}).run()
     better, proof = _together(problem, draft, missing)
@@ -43,7 +43,7 @@ def make_plan(problem: Problem) -> Solution:
         draft, missing = better
     return Solution(
         placements=tuple(draft.placed[key] for key in sorted(draft.placed)),
-        unplaced=tuple(_unplaced(draft, need, replica) for need, replica in missing),
+        unplaced=tuple(_unplaced(draft, need, replica) if words else Unplaced(need.service, replica, "", "") for need, replica in missing),
         layouts=_layouts(draft.fleet),
         waiting=tuple(_waits(draft, missing)),
         displaced=draft.result(),

@@ -29,6 +29,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
+#: Of more hosts than these only the likeliest are looked at.
+MOST_HOSTS: t.Final = 48
+
 
 class Scene:
     """The fleet as a solution leaves it, for questions about who has no place. ``leases``: replica -> when its lease ends."""
@@ -70,23 +73,34 @@ class Scene:
         return self.needs.get(self.places[name].service) if name in self.places else None
 
     def spots(self, need: Need, name: str) -> list[Spot]:
-        """Every host of the service's environment that something could make right, the cheapest first."""
+        """The hosts of the environment that something could make right, the cheapest first; of very many, those with most free."""
         found = []
-        for host in self.fleet.hosts.values():
-            if host.host.environment != need.environment or host.host.down:
-                continue
+        for host in self._likely(need):
             gpus = self._on_gpus(host, need)
             if gpus is not None:
                 found.append(Spot(host.host.name, (*gpus, *self._on_host(host, need, name))))
         return sorted(found, key=lambda spot: spot.rank)
+
+    def _likely(self, need: Need) -> list[HostState]:
+        here = [host for host in self.fleet.hosts.values() if host.host.environment == need.environment and not host.host.down]
+        if len(here) <= MOST_HOSTS:
+            return here
+
+        def rank(host: HostState) -> tuple[bool, bool, tuple[float, float], str]:
+            wanted = sum(need.wants(state.gpu.board) for state in host.gpus)
+            # What nothing moves is not worth a look.
+            stays = sum(count for service, count in host.replicas.items() if service in self.needs and self.needs[service].adopted)
+            full = (stays / max(wanted, 1), sum(host.replicas.values()) / max(wanted, 1))
+            return (wanted < need.count, bool(host.free.shortage(need.resources)), full, host.host.name)
+
+        return sorted(here, key=rank)[:MOST_HOSTS]
 
     def everywhere(self, need: Need, cause: str) -> Option | None:
         """One thing that is in the way on many GPUs and nothing else, taken away on all of them: one alone may go to somebody who comes
         before; None where there are not several."""
         found = [
             blockers[0].best
-            for host in self.fleet.hosts.values()
-            if host.host.environment == need.environment
+            for host in self._likely(need)
             for blockers in self._all_gpus(host, need)
             if blockers is not None and len(blockers) == 1 and blockers[0].cause == cause
         ]

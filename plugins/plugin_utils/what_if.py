@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import typing as t
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -254,8 +254,11 @@ def _board(problem: Problem, catalogue: Catalogue, asked: str) -> Gpu:
 
 
 def boards_of(catalogue: Catalogue) -> list[Gpu]:
-    """Every board of the catalogue as an idle GPU. Its memory is what public sources promise at least: NVML reports a little more."""
-    found: Iterable[Gpu] = (
-        Gpu("", "", board.id, board.memory_gb * 10**9 // 2**20, catalogue.of_board(board.id)) for board in catalogue.boards.values()
-    )
+    """Every board of the catalogue as an idle GPU. Its memory is what it has at least: that of its largest slice, else 959 MiB for each GB
+    that it is sold with, for boards whose error correction is in their own memory report no more (46068 MiB of 48 GB on an L40S)."""
+    found = []
+    for board in catalogue.boards.values():
+        geometry = catalogue.of_board(board.id)
+        largest = max((profile.memory_mib for profile in geometry.profiles), default=0) if geometry else 0
+        found.append(Gpu("", "", board.id, max(largest, 959 * board.memory_gb), geometry))
     return sorted(found, key=lambda gpu: (gpu.memory_mib, gpu.board))

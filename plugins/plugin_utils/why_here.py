@@ -51,14 +51,21 @@ _WAYS: t.Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Reason:
-    """``change``: new, kept or moved; ``hosts`` and ``gpus``: how many could have taken it, its own among them."""
+    """``change``: new, kept or moved; ``hosts`` and ``gpus``: how many could have taken it, its own among them; ``where``: its place and,
+    where that is not all of it, the change, in words; ``words``: why."""
 
     service: str
     replica: int
     change: str
     hosts: int
     gpus: int
-    text: str
+    where: str
+    words: str
+
+    @property
+    def text(self) -> str:
+        """All of it: ``1g.10gb@6 on gpu-prod-01 GPU-5c1f07aa, new: 5 GPUs of 2 hosts have room for it``."""
+        return f"{self.where}{self.words}"
 
     @property
     def name(self) -> str:
@@ -108,20 +115,20 @@ def _reason(scene: Scene, need: Need, place: Placement, change: str, displaced: 
     host = scene.fleet.hosts.get(place.host)
     if host is None or host.host.down or need.adopted:
         text = "kept: it is adopted, and nothing moves it" if need.adopted else f"kept: {place.host} is not seen in this run"
-        return Reason(place.service, place.replica, change, 0, 0, text)
+        return Reason(place.service, place.replica, change, 0, 0, "", text)
     host.unseat(need, place)
     every = list(offers(scene.fleet, need))
     gpus = sum(gpu_refusal(state, need) is None for offer in every for state in offer.host.gpus)
     scene.occupy(place)
-    what = f"{place.slice or place.mode} on {place.host} {','.join(uuid[:12] for uuid in place.gpus)}"
+    what = f"{place.slice or place.mode} on {place.host} {','.join(uuid[:12] for uuid in place.gpus)}, "
     could = _could(every, gpus)
     if displaced is not None:
-        text = f"{what}, {displaced}; {could}"
+        words = f"{displaced}; {could}"
     elif change == "kept":
-        text = f"{what}, kept: its place is still right; {could}"
+        words = f"kept: its place is still right; {could}"
     else:
-        text = f"{what}, {change}: {could}{_decided(need, host, every)}"
-    return Reason(place.service, place.replica, change, len(every), gpus, text)
+        what, words = f"{what}{change}: ", f"{could}{_decided(need, host, every)}"
+    return Reason(place.service, place.replica, change, len(every), gpus, what, words)
 
 
 def _could(every: Collection[Offer], gpus: int) -> str:
@@ -148,5 +155,5 @@ def _decided(need: Need, host: HostState, every: Collection[Offer]) -> str:
 
 
 def _words(need: Need) -> Iterator[str]:
-    near = "most replicas of it" if need.rules.spread == "pack" else "fewest replicas of it"
+    near = "the most replicas of it" if need.rules.spread == "pack" else "the fewest replicas of it"
     return (word.format(near=near) for word in _DECIDES[need.isolation])

@@ -29,7 +29,7 @@ def test_what_decided_is_the_first_thing_in_which_the_next_host_is_worse() -> No
         "ocr-1: 1g.10gb@6 on h1 GPU-h1-0, new: 2 GPUs of 2 hosts have room for it; chosen for the least change to a GPU"
     ]
     spread = why_here(problem(fleet, [need(replicas=2)]), make_plan(problem(fleet, [need(replicas=2)])))
-    assert [each.text.partition("; ")[2] for each in spread] == ["chosen for fewest replicas of it on a host"] * 2
+    assert [each.text.partition("; ")[2] for each in spread] == ["chosen for the fewest replicas of it on a host"] * 2
 
 
 def test_hosts_that_are_alike_are_told_apart_by_name() -> None:
