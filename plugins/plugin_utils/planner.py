@@ -84,13 +84,15 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
         for replica in range(1, need.replicas + 1)
         if (need.service, replica) not in start.placed and not need.adopted
     ]
-    found = plan_together(start.fleet, waiting, _reached(waiting, draft), _opened(draft) if fresh else None)
+    # Where somebody serves already, who has a place one by one has one in any case: what a change brings can then be told beforehand.
+    must = {key for key in draft.placed if key not in start.placed} if draft.kept else set()
+    found = plan_together(start.fleet, waiting, _reached(waiting, draft), _opened(draft) if fresh else None, must)
     if found is None:
         return None, None
     left, best = missing, draft
     if found.better:
         left = _Queue(start, found.hints).run()
-        best = start if _score(start) > _score(draft) else draft
+        best = start if _score(start) > _score(draft) and must <= set(start.placed) else draft
     now = _reached(waiting, best)
     open_ = ((priority, most - now[priority]) for priority, most in sorted(found.most.items(), reverse=True) if most > now[priority])
     # Of lower priorities nothing is known as long as more of a higher one might be served.

@@ -123,6 +123,16 @@ def test_who_has_a_place_stays_although_others_wait() -> None:
     assert again.displaced == ()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_on_a_fleet_that_serves_it_only_adds_to_what_one_by_one_gives(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = crowd(seed, services=30)
+    first = make_plan(Problem(many.hosts, many.needs[:8]))
+    later = Problem(many.hosts, many.needs, first.placements)
+    both = {place.name for place in make_plan(later).placements}
+    monkeypatch.setattr(planner, "plan_together", lambda *_arguments: None)
+    assert {place.name for place in make_plan(later).placements} <= both
+
+
 def test_a_spread_wish_is_worth_more_than_a_gpu_that_stays_closed() -> None:
     given = Problem((host(gpu(0, "a"), name="a"), host(gpu(0, "b"), name="b")), (Need("ocr", "production", "slice", 9 * GIB, replicas=2),))
     assert [place.host for place in make_plan(given).placements] == ["a", "b"]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import typing as t
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -68,16 +68,18 @@ class Together:
     better: bool
 
 
-def plan_together(fleet: Fleet, waiting: Waiting, reached: Mapping[int, int], opened: int | None = None) -> Together | None:
+def plan_together(
+    fleet: Fleet, waiting: Waiting, reached: Mapping[int, int], opened: int | None = None, must: Collection[Key] = ()
+) -> Together | None:
     """The program for those who wait, on a fleet on which nobody of them has a place yet.
 
     ``reached``: priority -> how many of them have been served already by other means; only more than that is of interest. ``opened``: how
-    many GPUs that took, where fewer are of interest too. None where the solver is not there, the fleet is too large for it, or HiGHS has no
-    answer within its limits.
+    many GPUs that took, where fewer are of interest too. ``must``: those who have to be served in any case. None where the solver is not
+    there, the fleet is too large for it, or HiGHS has no answer within its limits.
     """
     if not available() or not waiting:
         return None
-    model = _Model(fleet, waiting)
+    model = _Model(fleet, waiting, frozenset(must))
     if model.program.columns > MOST_COLUMNS:
         return None
     try:
@@ -97,10 +99,11 @@ class _Level(t.NamedTuple):
 class _Model:
     """The program: kinds of replicas on groups of equal GPUs."""
 
-    def __init__(self, fleet: Fleet, waiting: Waiting) -> None:
+    def __init__(self, fleet: Fleet, waiting: Waiting, must: frozenset[Key]) -> None:
         self.program = Program()
         self._books = fleet.books
-        self.kinds = _kinds(waiting, fleet)
+        self._must = must
+        self.kinds = _kinds(waiting, fleet, must)
         # Of each column what it counts against a quota: (team, (board, what, amount)).
         self._charges: list[tuple[int, str, Charge]] = []
         self.opened: list[int] = []
@@ -291,7 +294,9 @@ class _Model:
         for priority in sorted({kind.need.priority for kind in self.kinds}, reverse=True):
             kinds = [kind for kind in self.kinds if kind.need.priority == priority]
             for kind in kinds:
-                self._at_most(len(kind.members), [(column, 1) for column, _group, _profile in kind.columns])
+                least = sum((need.service, replica) in self._must for need, replica in kind.members)
+                (row,) = self.program.add_rows(1, lower=least, upper=len(kind.members)).tolist()
+                self.program.add_entries(row, [column for column, _group, _profile in kind.columns], 1.0)
             columns = [column for kind in kinds for column, _group, _profile in kind.columns]
             (row,) = self.program.add_rows(1).tolist()
             self.program.add_entries(row, columns, 1.0)
@@ -361,10 +366,13 @@ def _whole(value: float) -> int:
     return int(value + _BLUR)
 
 
-def _kinds(waiting: Waiting, fleet: Fleet) -> list[Kind]:
+def _kinds(waiting: Waiting, fleet: Fleet, must: frozenset[Key]) -> list[Kind]:
     """Equal needs together. Where a rule or a port by number names services, each service is a kind of its own."""
     found: dict[t.Any, Kind] = {}
-    for need, replica in sorted(waiting, key=lambda each: (-each[0].priority, each[0].service, each[1])):
+    order = sorted((-need.priority, (need.service, replica) not in must, need.service, replica) for need, replica in waiting)
+    needs = {need.service: need for need, _replica in waiting}
+    for _priority, _later, service, replica in order:
+        need = needs[service]
         rules, asked = need.rules, any(port is not None for _name, port in need.ports)
         own = need.service if asked or rules.max_per_host is not None or rules.max_per_gpu is not None else ""
         bars = tuple(sorted((place, bar.reason) for place, bar in need.bars.items()))
