@@ -45,7 +45,7 @@ def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
     targets = {host: [target(one) for one in wish["targets"]] for host, wish in sorted(wishes.items())}
 
     def plan(texts: Mapping[str, tuple[str, str]], known: Mapping[str, Mapping[str, t.Any]]) -> Planned:
-        return plan_fleet(manifests, texts, known, catalogue, runtimes, judge=judge)
+        return plan_fleet(manifests, texts, known, catalogue, runtimes, judge=judge, others_stay=True)
 
     last = door.last_plans(arguments["plans"], FLEET)
     found = turns(plan, last, hosts, targets, arguments["steps"], arguments["outage"])

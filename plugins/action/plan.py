@@ -33,6 +33,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "fail_unplaced": {"type": "bool", "default": False},
     "explain": {"type": "list", "elements": "str", "default": []},
     "what_if": {"type": "raw"},
+    "others_stay": {"type": "bool", "default": False},
     "move": {
         "type": "dict",
         "options": {
@@ -66,6 +67,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         last_fleet=None if last_fleet is None else (fleet, last_fleet),
         judge=door.judge({}, arguments.get("images_file")),
         explain=names,
+        others_stay=arguments.get("others_stay", False),
     )
     files = {os.path.join(plans, f"{name}.yml"): plan.text for name, plan in planned.plans.items()}
     files[fleet] = planned.fleet

@@ -41,7 +41,7 @@ def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
     runtimes = door.known_runtimes([*arguments["templates"], TEMPLATES])
 
     def plan(texts: Mapping[str, tuple[str, str]], known: Mapping[str, Mapping[str, t.Any]]) -> Planned:
-        return plan_fleet(manifests, texts, known, catalogue, runtimes, judge=judge)
+        return plan_fleet(manifests, texts, known, catalogue, runtimes, judge=judge, others_stay=True)
 
     found = turns(plan, door.last_plans(arguments["plans"], FLEET), hosts, arguments["order"], arguments["outage"], arguments["work"])
     return {"changed": False, "turns": found}

@@ -70,6 +70,13 @@ options:
         RV(table) and RV(what_if), and nothing is written.
     type: raw
     version_added: 0.2.0
+  others_stay:
+    description:
+      - Nobody moves or gives way for another, whatever C(fleet_moves) and C(fleet_preemption) say. For plays that have named beforehand who is
+        stopped.
+    type: bool
+    default: false
+    version_added: 0.2.0
   move:
     description:
       - A replica that a person wants on another host. It gets a place there while everything else stays where it is, or the plan is

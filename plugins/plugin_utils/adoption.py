@@ -272,7 +272,7 @@ def adopt_fleet(
     waiting = [manifest for manifest in existing if manifest.service not in concerned]
     texts = [(path, text) for path, text in manifest_texts if path not in {manifest.file for manifest in waiting}]
     texts += [(f"{service}.yml (adopted)", text) for service, text in adoption.manifests.items()]
-    planned = plan_fleet(texts, plan_texts, hosts, catalogue, found=adoption.placements)
+    planned = plan_fleet(texts, plan_texts, hosts, catalogue, found=adoption.placements, others_stay=True)
     _all_kept(adoption, planned)
     return Adopted(
         adoption.manifests,

@@ -85,6 +85,7 @@ def plan_fleet(
     last_fleet: tuple[str, str] | None = None,
     judge: Judge | None = None,
     explain: Collection[str] | None = None,
+    others_stay: bool = False,
 ) -> Planned:
     """Decide for a fleet.
 
@@ -94,6 +95,7 @@ def plan_fleet(
     adoption, the places that no last plan knows and that count as if one did; GPUs in MIG mode are then listed even where nobody
     is on them. ``move``: a replica that a person wants on another host. ``last_fleet``: (path, text) of ``fleet.yml``, None for none.
     ``judge``: the compatibility gate, which keeps new places from GPUs that an image does not run on.
+    ``others_stay``: whatever policy says, nobody moves or gives way for another; for plays that name beforehand who is stopped.
     ``explain``: names of services or replicas of which ``why`` is told; None for all that are not where they were.
 
     :raises FleetError: anything wrong in any of them, each problem on its own line.
@@ -101,6 +103,7 @@ def plan_fleet(
     manifests, previous, policies = _read_all(manifest_texts, plan_texts, hosts, runtimes)
     bars = _bars(judge, catalogue, hosts, manifests)
     problem = _problem(manifests, previous, policies, hosts, catalogue, found or (), bars)
+    problem = replace(problem, moves=0, preemption=False) if others_stay else problem
     states, before, changed = problem.hosts, problem.previous, problem.changed
     digests = {manifest.service: manifest.digest() for manifest in manifests}
     lines = [line for plan in previous.values() for line in plan.data["services"]]

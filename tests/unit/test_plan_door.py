@@ -57,6 +57,18 @@ def test_plans_are_written_once_and_then_stand(site: dict[str, t.Any], tmp_path:
     assert (second["changed"], second["diff"], files(tmp_path)) == (False, [], written)
 
 
+def test_others_stay_where_a_play_has_said_so(site: dict[str, t.Any], tmp_path: Path) -> None:
+    folder = tmp_path / "manifests" / "claims"
+    run(site, check_mode=False, diff=False)
+    whole = manifest_text(service="llm", gpu="{isolation: exclusive, memory: 60 GiB}", replicas="1")
+    (folder / "llm.yml").write_text(whole)
+    stayed = run({**site, "others_stay": True}, check_mode=True, diff=False)
+    assert ([each["service"] for each in stayed["unplaced"]], stayed["steps"]) == (["llm"], [])
+    moved = run(site, check_mode=True, diff=False)
+    assert moved["unplaced"] == []
+    assert len(moved["steps"]) == 2
+
+
 def test_check_mode_says_what_would_be_written_and_writes_nothing(site: dict[str, t.Any], tmp_path: Path) -> None:
     checked = run(site, check_mode=True, diff=True)
     assert checked["changed"]
