@@ -4,8 +4,8 @@
 """Churn on MIG GPUs: slices come (Poisson) and go (exponential lifetimes); who is turned away, and how often others have to move.
 
 The figure is the share of requested compute slices that is admitted. It is held against a repack bound: the same requests on GPUs whose
-slices may all be put anew at every arrival. A request is turned away there only when prices prove that no layout of the GPUs could hold it, so
-that the bound is rather too high than too low. Beside it the placements of others, which move nothing.
+slices may all be put anew at every arrival. A request is turned away there only when prices prove that no layout of the GPUs could hold it,
+so that the bound is rather too high than too low. Beside it the placements of others, which move nothing.
 By hand: ``python tests/bench/planner/churn.py --mix uniform --load 1.0 --seed 3``
 """
 
@@ -96,7 +96,10 @@ def baseline(board: Board, requests: list[Arrival], shares: dict[str, float], po
 
 
 class Repack:
-    """Could so many slices of each profile stand on the GPUs, if all were put anew? Answered by prices at which no layout is worth more than 1."""
+    """Could so many slices of each profile stand on the GPUs, if all were put anew?
+
+    Answered by prices at which no layout is worth more than 1 GPU: what is worth more than the GPUs cannot stand.
+    """
 
     def __init__(self, board: Board, geometry: dict[str, t.Any], names: list[str], seed: int = 0) -> None:
         from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry
@@ -157,17 +160,21 @@ class Ours:
         self.slowest = max(self.slowest, time.process_time() - before)
         if found is None:
             return False
-        for move in found.moves:
+        self._move(found.moves)
+        self._put(number, name, found.gpu, found.start)
+        self._move(found.later)
+        moves = len(found.moves) + len(found.later)
+        self.admitted, self.moves, self.most_moves = self.admitted + 1, self.moves + moves, max(self.most_moves, moves)
+        return True
+
+    def _move(self, moves: t.Iterable[t.Any]) -> None:
+        for move in moves:
             here = [one for one, slice_ in self.on[move.old_gpu].items() if slice_ == (move.profile, move.old_start)]
             if len(here) != 1:
                 self.violations.append(f"there is no {move.profile} at {move.old_start} to move")
                 continue
             del self.on[move.old_gpu][here[0]]
             self._put(here[0], move.profile, move.gpu, move.start)
-        self._put(number, name, found.gpu, found.start)
-        self.admitted, self.moves = self.admitted + 1, self.moves + len(found.moves)
-        self.most_moves = max(self.most_moves, len(found.moves))
-        return True
 
     def _put(self, number: int, name: str, gpu: int, start: int) -> None:
         self.on[gpu][number], self.where[number] = (name, start), gpu
@@ -195,7 +202,8 @@ def case(geometry: dict[str, t.Any], bound: Repack, mix: str, load: float, seed:
         violations.append(f"{ours.most_moves} moves for one admission")
     figures = {policy: round(baseline(board, requests, shares, policy, GPUS), 2) for policy in POLICIES} if others else {}
     return {
-        "mix": mix, "load": load, "seed": seed, "accepted": round(got, 2), "repack_bound": round(best, 2), "below_bound": round(best - got, 2),
+        "mix": mix, "load": load, "seed": seed,
+        "accepted": round(got, 2), "repack_bound": round(best, 2), "below_bound": round(best - got, 2),
         "moves_per_admission": round(moves, 4), "slowest_ms": round(1000 * ours.slowest, 1), **figures, "violations": violations,
     }  # fmt: skip
 
