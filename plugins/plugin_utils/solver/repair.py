@@ -355,6 +355,9 @@ class _Look:
         return None if spare else _Found(harm, place.gpu, way.slot, tuple(steps), touched)
 
     def _chain(self, profile: int, moves: int, touched: frozenset[int]) -> _Found | None:
-        """The best way to make a place without the GPUs that are part of the plan already: one that is known, else a new look."""
-        known = (each for each in self.cleared(profile, moves) if not each.touched & touched)
-        return next(known, None) or next(iter(self.cleared(profile, moves, touched)), None)
+        """The best way to make a place without the GPUs that are part of the plan already.
+
+        If all that are known need one of those, it is looked for anew, but only where that is quick.
+        """
+        known = next((each for each in self.cleared(profile, moves) if not each.touched & touched), None)
+        return next(iter(self.cleared(profile, moves, touched)), None) if known is None and moves == 1 else known

@@ -28,7 +28,7 @@ if __name__ == "__main__":
 import numpy as np  # noqa: E402 # the path comes first
 from planner.mig_baselines import Online, Table  # noqa: E402 # the same
 from planner.mig_checks import BOARDS, MIXES, Board, layouts, mix_of, wrong  # noqa: E402 # the same
-from planner.static import geometries  # noqa: E402 # the same
+from planner.static import geometries, weights  # noqa: E402 # the same
 
 BOARD = "a100-80"
 FIVE = ("uniform", "small", "big", "bimodal", "inference")
@@ -200,7 +200,7 @@ def case(geometry: dict[str, t.Any], bound: Repack, mix: str, load: float, seed:
     violations = ours.violations[:3]
     if ours.most_moves > 3:
         violations.append(f"{ours.most_moves} moves for one admission")
-    figures = {policy: round(baseline(board, requests, shares, policy, GPUS), 2) for policy in POLICIES} if others else {}
+    figures = {policy: round(baseline(board, requests, shares, policy, GPUS), 2) for policy in POLICIES}
     return {
         "mix": mix, "load": load, "seed": seed,
         "accepted": round(got, 2), "repack_bound": round(best, 2), "below_bound": round(best - got, 2),
@@ -243,13 +243,15 @@ def main() -> int:
     """By hand: one mix, one load, one seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mix", choices=sorted(MIXES), default="uniform")
+    parser.add_argument("--weights", help="instead of a mix: PROFILE=SHARE,...")
     parser.add_argument("--load", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--arrivals", type=int, default=ARRIVALS)
     options = parser.parse_args()
     geometry = geometries()[BOARD]
     bound = Repack(BOARDS[BOARD], geometry, plain(BOARDS[BOARD]))
-    figures = case(geometry, bound, options.mix, options.load, options.seed, options.arrivals)
+    shares = weights(options.weights) if options.weights else None
+    figures = case(geometry, bound, "given" if shares else options.mix, options.load, options.seed, options.arrivals, shares)
     print(json.dumps(figures, indent=1))
     return 1 if figures["violations"] else 0
 
