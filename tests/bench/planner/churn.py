@@ -189,10 +189,18 @@ class Ours:
         self.fleet.remove(gpu, name, start)
 
 
-def case(geometry: dict[str, t.Any], bound: Repack, mix: str, load: float, seed: int, count: int, others: bool = True) -> dict[str, t.Any]:
-    """One mix, load and seed."""
+def case(
+    geometry: dict[str, t.Any],
+    bound: Repack,
+    mix: str,
+    load: float,
+    seed: int,
+    count: int,
+    shares: dict[str, float] | None = None,
+) -> dict[str, t.Any]:
+    """One mix, load and seed; ``shares``: other ones than those of the mix."""
     board = BOARDS[BOARD]
-    shares = mix_of(board, mix)
+    shares = shares or mix_of(board, mix)
     requests = arrivals(board, shares, load, GPUS, count, seed)
     ours = Ours(board, geometry, requests, GPUS)
     got, best = acceptance(board, requests, ours.place, ours.leave), repacked(board, requests, bound, GPUS)
