@@ -221,3 +221,14 @@ def test_parts_are_all_parts_that_have_what_is_fixed(state: int, fixed: int) -> 
     fixed &= state
     assert sorted(parts(state, fixed)) == [part for part in range(256) if part & ~state == 0 and fixed & ~part == 0]
     assert parts(state, fixed)[0] == state
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from((None, 40)))
+def test_a_fleet_in_all_states_at_once_is_within_one_of_its_bounds(seed: int, cap: int | None) -> None:
+    # Hundreds of GPUs in hundreds of states: what the solver alone does not end in minutes.
+    states = np.random.default_rng(seed).choice(LARGE.states, 3_000)
+    plan = replan(Gpus.of(LARGE, states), {profile.name: 9 for profile in LARGE.profiles}, cap)
+    assert plan.unserved == {}
+    assert plan.gpus <= np.ceil(plan.gpus_bound - 1e-6) + 1
+    assert plan.moves <= plan.moves_bound + 1

@@ -21,6 +21,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Ints
+    from numpy.typing import NDArray
+
+    Floats = NDArray["numpy.float64"]
 
 # Bounds are computed in floating point; a bound of 3.0000000004 GPUs is one of 3.
 BLUR = 1e-6
@@ -125,6 +128,11 @@ def pack(geometry: Geometry, demand: Mapping[str, int], limits: Limits | None = 
     free = int(patterns.useful[patterns.multisets[1][kinds]] @ counts)
     prices = {name: float(relaxed.duals[column]) for name, column in patterns.number.items()}
     return Packed(patterns, runs, min(relaxed.objective, float(least)), prices, free)
+
+
+def prices_of(patterns: Patterns, need: Ints) -> Floats:
+    """What share of a GPU a slice of each profile is worth when so many of each are packed: no layout is worth more than 1 together."""
+    return _cover(patterns.multisets[0][patterns.maximal], need, None, relaxed=True).duals
 
 
 def _cover(choices: Ints, need: Ints, limits: Limits | None, *, relaxed: bool) -> Outcome:

@@ -100,6 +100,15 @@ class Patterns:
         """Rows of ``multisets`` that no other dominates."""
         return undominated(self.multisets[0])
 
+    @cached_property
+    def steps(self) -> tuple[Ints, Ints, Ints]:
+        """(row, slot, row after): every way to put one more slice on a GPU."""
+        slots = numpy.arange(len(self.slots))
+        more = self.states[:, None] | (1 << slots)[None, :]
+        there = numpy.minimum(numpy.searchsorted(self.states, more), len(self.states) - 1)
+        row, slot = numpy.nonzero((self.states[there] == more) & (more != self.states[:, None]))
+        return row, slot, there[row, slot]
+
     def state_of(self, slices: Iterable[Slice]) -> int:
         """The state of a set of slices.
 

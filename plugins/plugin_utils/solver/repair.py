@@ -3,12 +3,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One slice at a time on MIG GPUs that are in use: where it does the least harm, and, where no place is open, a repair by a few moves.
 
-Harm is expected fragmentation: room that is free and that the next request cannot use, expected over the recent mix of requests (the idea of
-fragmentation gradient descent, USENIX ATC'23). Every choice is made over states of GPUs, not over GPUs: 100 or 10,000 cost the same.
+Choices are made by the harm that they do to states of GPUs under the recent mix of requests, so that 100 GPUs or 10,000 cost the same.
 """
 
 from __future__ import annotations
 
+import math
 import typing as t
 from bisect import insort
 from collections.abc import Mapping, Sequence
@@ -17,19 +17,24 @@ from itertools import combinations
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import find_profile
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.harm import LOST, Harm
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns, numpy
 
 if t.TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Ints
-
     Floats = NDArray["numpy.float64"]
 
 # At most so many slices move for one that comes, and so many on average over all that came.
 MOST_MOVES = 3
-FEW = 8
 BUDGET = 0.15
+# Of the ways to make room on another GPU, so many are remembered: the best may need the GPU that is already part of the plan.
+FEW = 8
+# Lost room is brought back only when a request found no open place a short while ago (so many requests), with moves that repairs are
+# unlikely to need (so many are kept), and only by a move that takes at least so much harm away: a tenth of a GPU that was lost.
+SHORT = 25
+RESERVE = 20
+WORTH_A_MOVE = 0.1 * LOST
 # How far back the recent mix of requests reaches, in requests, and how often what depends on it is worked out again.
 MEMORY = 500
 RENEW = 50
@@ -48,60 +53,21 @@ class Move:
 
 @dataclass(frozen=True)
 class Admitted:
-    """Where the slice that came stands, and what has to move before, in the order in which it can be done."""
+    """Where the slice that came stands; ``moves`` make room for it and come before it, ``later`` ones after it, each in this order."""
 
     gpu: int
     start: int
     moves: tuple[Move, ...]
-
-
-class Harm:
-    """What a free place is worth under a mix of requests, for every state of a board."""
-
-    def __init__(self, patterns: Patterns) -> None:
-        self.patterns = patterns
-        counts, geometry = patterns.counts, patterns.geometry
-        # How many more slices of each profile fit beside a state, if nothing else comes.
-        more = numpy.where(patterns.within[:, :, None], counts[None, :, :], -1).max(axis=1)
-        self.fits: Ints = more - counts
-        self.free: Ints = geometry.memory_slices - counts @ patterns.sizes
-        steps = [
-            (row, slot)
-            for row, state in enumerate(patterns.states.tolist())
-            for slot in range(len(patterns.slots))
-            if not state >> slot & 1
-        ]
-        after = {state: row for row, state in enumerate(patterns.states.tolist())}
-        legal = [
-            (row, slot, after[int(patterns.states[row]) | 1 << slot])
-            for row, slot in steps
-            if int(patterns.states[row]) | 1 << slot in after
-        ]
-        self._row, self._slot, self._after = (numpy.asarray(part, dtype=numpy.int64) for part in zip(*legal, strict=True))
-        self._profile = numpy.asarray([profile for profile, _start in patterns.slots], dtype=numpy.int64)[self._slot]
-        self.of_state: list[float] = []
-        self.best: list[list[tuple[float, int] | None]] = []
-
-    def renew(self, shares: Floats) -> None:
-        """For the mix ``shares`` (one for each profile, together 1): ``of_state``, and in ``best`` for each profile and state (harm, slot)."""
-        patterns = self.patterns
-        unusable = self.free[:, None] - self.fits * patterns.sizes[None, :]
-        harm = unusable @ shares
-        self.of_state = harm.tolist()
-        delta = harm[self._after] - harm[self._row]
-        order = numpy.lexsort((self._slot, delta, self._row, self._profile))
-        self.best = [[None] * len(patterns.states) for _profile in patterns.profiles]
-        columns = (self._profile, self._row, self._slot)
-        for profile, row, slot, more in zip(*(column[order].tolist() for column in columns), delta[order].tolist(), strict=True):
-            if self.best[profile][row] is None:
-                self.best[profile][row] = (more, slot)
+    later: tuple[Move, ...]
 
 
 class Admission:
-    """GPUs of one kind that slices come to and go from.
+    """GPUs of one kind that slices come to and go from; those that take nothing more are left out.
 
-    ``states`` of the GPUs and ``pinned`` parts of them that never move; ``shares``: what the mix of requests is thought to be before any has come
-    (name of a profile -> weight; None: all alike).
+    ``states`` of the GPUs and ``pinned`` parts of them that never move; ``shares``: what the mix of requests is thought to be before any
+    has come (name of a profile -> weight; None: all alike); ``budget``: moves for each admission, on average over all that were admitted.
+
+    :raises FleetError: a state that the board does not know, no weight in ``shares``.
     """
 
     def __init__(
@@ -116,15 +82,22 @@ class Admission:
         self.states, self.pinned = list(states), list(pinned or [0] * len(states))
         self.budget, self.admitted, self.moved = budget, 0, 0
         self._index = patterns.index
+        unknown = [gpu for gpu, state in enumerate(self.states) if state not in self._index]
+        if unknown:
+            raise FleetError(f"GPU {unknown[0]} is in no legal state")
         self.groups: dict[tuple[int, int], list[int]] = {}
         for gpu in range(len(self.states)):
             self.groups.setdefault((self.states[gpu], self.pinned[gpu]), []).append(gpu)
         self.harm = Harm(patterns)
         known = numpy.asarray([1.0 if shares is None else float(shares.get(profile.name, 0.0)) for profile in patterns.profiles])
+        if not (known >= 0).all() or not known.any():
+            raise FleetError("no request has a weight")
         self._recent: Floats = known / known.sum() * RENEW
         self._ways: dict[tuple[int, int], list[tuple[tuple[int, ...], int, int]]] = {}
-        self._seen = 0
-        self.full = int(patterns.states[numpy.flatnonzero(~self.harm.fits.any(axis=1))[0]])
+        # Requests that were seen, and how many since the last one that found no open place.
+        self._seen, self._short = 0, SHORT
+        # A state to which nothing can be added.
+        self.full = int(patterns.states[int((~self.harm.fits.any(axis=1)).argmax())])
         self.harm.renew(self._recent / self._recent.sum())
 
     def place(self, name: str) -> Admitted | None:
@@ -138,8 +111,8 @@ class Admission:
         found = look.open(profile, {}, None)
         steps: tuple[_Step, ...] = ()
         if found is None:
-            credit = int(self.budget * (self.admitted + 1) - self.moved + 1e-9)
-            repaired = look.repaired(profile, min(MOST_MOVES, credit))
+            self._short = 0
+            repaired = look.repaired(profile, min(MOST_MOVES, self._credit(1)))
             if repaired is None:
                 return None
             gpu, slot, steps = repaired.gpu, repaired.slot, repaired.steps
@@ -148,7 +121,22 @@ class Admission:
         moves = tuple(self._carry_out(step) for step in steps)
         self._change(gpu, self.states[gpu] | 1 << slot)
         self.admitted, self.moved = self.admitted + 1, self.moved + len(moves)
-        return Admitted(gpu, self.patterns.slots[slot][1], moves)
+        return Admitted(gpu, self.patterns.slots[slot][1], moves, self._tidied(MOST_MOVES - len(moves)))
+
+    def _credit(self, coming: int) -> int:
+        """Moves that the budget still has after ``coming`` more admissions."""
+        return math.floor(self.budget * (self.admitted + coming) - self.moved + 1e-9)
+
+    def _tidied(self, most: int) -> tuple[Move, ...]:
+        """Moves after an admission that bring lost room back, while places are short and more is left than repairs are likely to need."""
+        moves: list[Move] = []
+        while self._short <= SHORT and len(moves) < most and self._credit(0) > RESERVE:
+            step = _Look(self).tidying()
+            if step is None:
+                break
+            moves.append(self._carry_out(step))
+            self.moved += 1
+        return tuple(moves)
 
     def remove(self, gpu: int, name: str, start: int) -> None:
         """A slice is gone.
@@ -162,12 +150,16 @@ class Admission:
         self._change(gpu, self.states[gpu] & ~bit)
 
     def leaving(self, state: int, profile: int) -> list[tuple[tuple[int, ...], int, int]]:
-        """(slots that leave, slot that is taken, state after): the ways to put a slice on a GPU by taking others off it, no more than is needed."""
+        """(slots that leave, slot that is taken, state after): the ways to put a slice on a GPU by taking others off it.
+
+        No more leave than must, and none of the same profile: where it could go the newcomer could go itself.
+        """
         key = (state, profile)
         if key not in self._ways:
-            here = [slot for slot in range(len(self.patterns.slots)) if state >> slot & 1 and self.patterns.slots[slot][0] != profile]
+            slots = self.patterns.slots
+            here = [slot for slot, (number, _start) in enumerate(slots) if state >> slot & 1 and number != profile]
             found: list[tuple[tuple[int, ...], int, int]] = []
-            for slot in (slot for slot, (number, _start) in enumerate(self.patterns.slots) if number == profile and not state >> slot & 1):
+            for slot in (slot for slot, (number, _start) in enumerate(slots) if number == profile and not state >> slot & 1):
                 enough: list[set[int]] = []
                 for count in range(1, MOST_MOVES + 1):
                     for leave in combinations(here, count):
@@ -190,7 +182,7 @@ class Admission:
     def _learn(self, profile: int) -> None:
         self._recent *= 1 - 1 / MEMORY
         self._recent[profile] += 1
-        self._seen += 1
+        self._seen, self._short = self._seen + 1, self._short + 1
         if self._seen % RENEW == 0:
             self.harm.renew(self._recent / self._recent.sum())
 
@@ -220,6 +212,22 @@ class _Found(t.NamedTuple):
     touched: frozenset[int]
 
 
+class _Place(t.NamedTuple):
+    """A GPU, what stands on it, and what of it is pinned."""
+
+    state: int
+    pinned: int
+    gpu: int
+
+
+class _Way(t.NamedTuple):
+    """Slots whose slices leave a GPU, the slot that is taken instead, and the state after it."""
+
+    leave: tuple[int, ...]
+    slot: int
+    after: int
+
+
 class _Look:
     """The fleet as it is at one arrival, and what was found out about it so far."""
 
@@ -227,13 +235,13 @@ class _Look:
         self.fleet, self.patterns, self.harm, self.index = fleet, fleet.patterns, fleet.harm, fleet.patterns.index
         self.groups = fleet.groups
         self._ranked: dict[int, list[tuple[float, int, int, list[int]]]] = {}
-        self._cleared: dict[tuple[int, int], list[_Found]] = {}
+        self._cleared: dict[tuple[int, int, frozenset[int]], list[_Found]] = {}
 
     def open(self, profile: int, changed: Mapping[int, int], own: tuple[int, int] | None) -> tuple[float, int, int] | None:
         """(harm, GPU, slot) of the best open place; None when there is none.
 
-        ``changed``: GPUs that are in another state by then. ``own``: the GPU that the slice leaves and its state before: there both the old and
-        the new one must be able to stand for a moment.
+        ``changed``: GPUs that are in another state by then. ``own``: the GPU that the slice leaves and its state before: there both the old
+        and the new one must be able to stand for a moment.
         """
         best = None
         if profile not in self._ranked:
@@ -270,6 +278,21 @@ class _Look:
                 best = option if best is None else min(best, option)
         return best
 
+    def tidying(self) -> _Step | None:
+        """The move that takes away the most harm, if it is worth a move."""
+        best = (-WORTH_A_MOVE, -1, -1, -1, -1)
+        for (state, pinned), group in self.groups.items():
+            before = self.harm.of_state[self.index[state]]
+            for slot in range(len(self.patterns.slots)):
+                if not state >> slot & 1 or pinned >> slot & 1:
+                    continue
+                after = state & ~(1 << slot)
+                gain = self.harm.of_state[self.index[after]] - before
+                target = self.open(self.patterns.slots[slot][0], {group[0]: after}, (group[0], state))
+                if target is not None:
+                    best = min(best, (gain + target[0], group[0], slot, target[1], target[2]))
+        return None if best[1] < 0 else _Step(*best[1:])
+
     def repaired(self, profile: int, most: int) -> _Found | None:
         """A place that the fewest moves, ``most`` at most, make free; of such the one with the least harm."""
         if not self._room_for(profile):
@@ -282,54 +305,59 @@ class _Look:
 
     def _room_for(self, profile: int) -> bool:
         """Is there as much free memory in all as the slice takes?"""
-        free = self.harm.free
-        return (
-            sum(int(free[self.index[state]]) * len(group) for (state, _pinned), group in self.groups.items())
-            >= self.patterns.profiles[profile].size
-        )
+        free = sum(int(self.harm.free[self.index[state]]) * len(group) for (state, _pinned), group in self.groups.items())
+        return free >= self.patterns.profiles[profile].size
 
-    def cleared(self, profile: int, moves: int) -> list[_Found]:
-        """The best few ways to make a place with exactly so many moves, on different GPUs."""
-        key = (profile, moves)
+    def cleared(self, profile: int, moves: int, avoid: frozenset[int] = frozenset()) -> list[_Found]:
+        """The best few ways to make a place with exactly so many moves, on different GPUs and without those to ``avoid``."""
+        key = (profile, moves, avoid)
         if key not in self._cleared:
             found = []
             for (state, pinned), group in self.groups.items():
-                here = [one for one in self._ways(profile, moves, state, pinned, group[0]) if one is not None]
-                if here:
-                    found.append(min(here, key=lambda one: one[:3]))
+                gpu = next((one for one in group if one not in avoid), None)
+                if gpu is not None:
+                    found += self._ways(profile, moves, _Place(state, pinned, gpu), avoid)
             self._cleared[key] = sorted(found, key=lambda one: one[:3])[:FEW]
         return self._cleared[key]
 
-    def _ways(self, profile: int, moves: int, state: int, pinned: int, gpu: int) -> t.Iterator[_Found | None]:
-        before = self.harm.of_state[self.index[state]]
-        for leave, slot, after in self.fleet.leaving(state, profile):
-            if len(leave) <= moves and not any(pinned >> one & 1 for one in leave):
-                harm = self.harm.of_state[self.index[after]] - before
-                yield self._resettled(_Found(harm, gpu, slot, (), frozenset((gpu,))), state, after, leave, moves - len(leave))
+    def _ways(self, profile: int, moves: int, place: _Place, avoid: frozenset[int]) -> list[_Found]:
+        """The best way on one GPU, if there is any."""
+        found = []
+        for leave, slot, after in self.fleet.leaving(place.state, profile):
+            if len(leave) <= moves and not any(place.pinned >> one & 1 for one in leave):
+                found.append(self._resettled(place, _Way(leave, slot, after), moves - len(leave), avoid))
+        return sorted((one for one in found if one is not None), key=lambda one: one[:3])[:1]
 
-    def _resettled(self, place: _Found, state: int, after: int, leave: tuple[int, ...], spare: int) -> _Found | None:
-        """``place`` with new places for the slices that leave it; exactly ``spare`` more moves make room for one of them."""
-        changed, harm, steps, touched = {place.gpu: after}, place.harm, list(place.steps), place.touched
-        for one in leave:
+    def _resettled(self, place: _Place, way: _Way, spare: int, avoid: frozenset[int]) -> _Found | None:
+        """New places for the slices that leave a GPU; exactly ``spare`` more moves make room for one of them."""
+        # To GPUs that are to be avoided nothing can be added.
+        changed = {**dict.fromkeys(avoid, self.fleet.full), place.gpu: way.after}
+        harm = self.harm.of_state[self.index[way.after]] - self.harm.of_state[self.index[place.state]]
+        steps: list[_Step] = []
+        touched = frozenset((place.gpu,))
+        for one in way.leave:
             profile = self.patterns.slots[one][0]
-            target = self.open(profile, changed, (place.gpu, state))
+            target = self.open(profile, changed, (place.gpu, place.state))
             if target is None:
-                chain = next((each for each in self.cleared(profile, spare) if not each.touched & touched), None) if spare else None
+                chain = self._chain(profile, spare, touched | avoid) if spare else None
                 if chain is None:
                     return None
                 target, spare = chain[:3], 0
                 steps += chain.steps
                 touched |= chain.touched
                 # Nothing else goes where the chain has been: its GPUs are known to be good for this slice only.
-                changed.update(dict.fromkeys(chain.touched, self._full))
+                changed.update(dict.fromkeys(chain.touched, self.fleet.full))
             else:
                 changed[target[1]] = changed.get(target[1], self.fleet.states[target[1]]) | 1 << target[2]
                 touched |= {target[1]}
             harm += target[0]
             steps.append(_Step(place.gpu, one, target[1], target[2]))
-        return None if spare else _Found(harm, place.gpu, place.slot, tuple(steps), touched)
+        return None if spare else _Found(harm, place.gpu, way.slot, tuple(steps), touched)
 
-    @property
-    def _full(self) -> int:
-        """A state to which nothing can be added."""
-        return self.fleet.full
+    def _chain(self, profile: int, moves: int, touched: frozenset[int]) -> _Found | None:
+        """The best way to make a place without the GPUs that are part of the plan already.
+
+        If all that are known need one of those, it is looked for anew, but only where that is quick.
+        """
+        known = next((each for each in self.cleared(profile, moves) if not each.touched & touched), None)
+        return next(iter(self.cleared(profile, moves, touched)), None) if known is None and moves == 1 else known

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import typing as t
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import find_profile
@@ -34,6 +34,9 @@ OPEN, CLOSED, LOST = 0, 1, 2
 BLUR = 1e-6
 # A goal in whole numbers that no solution is found for is given up by so much, then twice that, and so on.
 STEPS = 6
+# So far from the relaxed answer a whole one is looked for at first; a fleet of so many GPUs is worked through entirely if need be.
+NEAR = 3
+SMALL = 2_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,12 +172,16 @@ class _Model:
         kept, joined, profiles = self._widths
         return numpy.concatenate([numpy.zeros(kept + joined), numpy.ones(profiles)])
 
-    def _program(self, goal: Floats, ceilings: list[tuple[Floats, float]]) -> Program:
+    def _program(self, goal: Floats, ceilings: list[tuple[Floats, float]], box: tuple[Floats, Floats] | None = None) -> Program:
+        """Minimise ``goal`` under (weights, most) of each ceiling; ``box``: narrower bounds of the columns."""
         columns, program = self.columns, Program()
         total = self.new + self.forced
         # A slice that runs and could stay never loses its place for a new one; one that is forced to go may.
         upper = numpy.concatenate([numpy.full(sum(self._widths[:2]), math.inf), total.astype(float)])
-        every = program.add_columns(sum(self._widths), cost=goal, upper=upper, whole=True)
+        lower = numpy.zeros(len(upper))
+        if box is not None:
+            lower, upper = box[0], numpy.minimum(upper, box[1])
+        every = program.add_columns(sum(self._widths), cost=goal, lower=lower, upper=upper, whole=True)
         kept, joined, missing = numpy.split(every, numpy.cumsum(self._widths)[:2])
         rows = program.add_rows(len(self.groups), lower=self.sizes, upper=self.sizes)
         program.add_entries(rows[columns.group], kept)
@@ -197,7 +204,7 @@ class _Model:
             ceilings.append((self.moved, float(self.cap)))
         unserved, unserved_bound = 0.0, 0.0
         if not self._roomy():
-            found = self._program(self.missing, ceilings).solve(self.limits)
+            found = self._best(self.missing, ceilings)
             unserved, unserved_bound = round(found.objective), found.bound
         first, second = (self.opened, self.moved) if goal == "gpus" else (self.moved, self.opened)
         ceilings.append((self.missing, float(unserved)))
@@ -218,11 +225,30 @@ class _Model:
         slack, error = 0, SolverError("no plan within the limits")
         for step in range(STEPS):
             try:
-                return self._program(second, [*ceilings, (first, float(least + slack))]).solve(self.limits)
+                return self._best(second, [*ceilings, (first, float(least + slack))])
             except SolverError as failed:
                 error = failed
             slack = 2**step
         raise error
+
+    def _best(self, goal: Floats, ceilings: list[tuple[Floats, float]]) -> Outcome:
+        """The fewest, in whole numbers, with the bound that the relaxed program proves.
+
+        First near the relaxed answer, which is nearly whole: with thousands of GPUs in a state the whole program can take minutes, and its
+        neighbourhood does not. Only where that is not as good as the bound, and the fleet is small, everywhere.
+        """
+        relaxed = self._program(goal, ceilings).solve(self.limits, relaxed=True)
+        least = math.ceil(relaxed.objective - BLUR)
+        box = (numpy.maximum(0, numpy.floor(relaxed.values) - NEAR), numpy.where(relaxed.reduced > 1, 0, numpy.ceil(relaxed.values) + NEAR))
+        near: Outcome | None = None
+        try:
+            near = self._program(goal, ceilings, box).solve(self.limits)
+        except SolverError:
+            if int(self.sizes.sum()) > SMALL:
+                raise
+        if near is None or (near.objective > least + BLUR and int(self.sizes.sum()) <= SMALL):
+            return self._program(goal, ceilings).solve(self.limits)
+        return replace(near, bound=float(least))
 
 
 def _expand(gpus: Gpus, model: _Model, kept_counts: Ints, more_counts: Ints, bounds: _Bounds) -> Replan:

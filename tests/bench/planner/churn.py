@@ -4,8 +4,8 @@
 """Churn on MIG GPUs: slices come (Poisson) and go (exponential lifetimes); who is turned away, and how often others have to move.
 
 The figure is the share of requested compute slices that is admitted. It is held against a repack bound: the same requests on GPUs whose
-slices may all be put anew at every arrival. A request is turned away there only when prices prove that no layout of the GPUs could hold it, so
-that the bound is rather too high than too low. Beside it the placements of others, which move nothing.
+slices may all be put anew at every arrival. A request is turned away there only when prices prove that no layout of the GPUs could hold it,
+so that the bound is rather too high than too low. Beside it the placements of others, which move nothing.
 By hand: ``python tests/bench/planner/churn.py --mix uniform --load 1.0 --seed 3``
 """
 
@@ -28,7 +28,7 @@ if __name__ == "__main__":
 import numpy as np  # noqa: E402 # the path comes first
 from planner.mig_baselines import Online, Table  # noqa: E402 # the same
 from planner.mig_checks import BOARDS, MIXES, Board, layouts, mix_of, wrong  # noqa: E402 # the same
-from planner.static import geometries  # noqa: E402 # the same
+from planner.static import geometries, weights  # noqa: E402 # the same
 
 BOARD = "a100-80"
 FIVE = ("uniform", "small", "big", "bimodal", "inference")
@@ -96,7 +96,10 @@ def baseline(board: Board, requests: list[Arrival], shares: dict[str, float], po
 
 
 class Repack:
-    """Could so many slices of each profile stand on the GPUs, if all were put anew? Answered by prices at which no layout is worth more than 1."""
+    """Could so many slices of each profile stand on the GPUs, if all were put anew?
+
+    Answered by prices at which no layout is worth more than 1 GPU: what is worth more than the GPUs cannot stand.
+    """
 
     def __init__(self, board: Board, geometry: dict[str, t.Any], names: list[str], seed: int = 0) -> None:
         from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry
@@ -157,17 +160,21 @@ class Ours:
         self.slowest = max(self.slowest, time.process_time() - before)
         if found is None:
             return False
-        for move in found.moves:
+        self._move(found.moves)
+        self._put(number, name, found.gpu, found.start)
+        self._move(found.later)
+        moves = len(found.moves) + len(found.later)
+        self.admitted, self.moves, self.most_moves = self.admitted + 1, self.moves + moves, max(self.most_moves, moves)
+        return True
+
+    def _move(self, moves: t.Iterable[t.Any]) -> None:
+        for move in moves:
             here = [one for one, slice_ in self.on[move.old_gpu].items() if slice_ == (move.profile, move.old_start)]
             if len(here) != 1:
                 self.violations.append(f"there is no {move.profile} at {move.old_start} to move")
                 continue
             del self.on[move.old_gpu][here[0]]
             self._put(here[0], move.profile, move.gpu, move.start)
-        self._put(number, name, found.gpu, found.start)
-        self.admitted, self.moves = self.admitted + 1, self.moves + len(found.moves)
-        self.most_moves = max(self.most_moves, len(found.moves))
-        return True
 
     def _put(self, number: int, name: str, gpu: int, start: int) -> None:
         self.on[gpu][number], self.where[number] = (name, start), gpu
@@ -182,10 +189,18 @@ class Ours:
         self.fleet.remove(gpu, name, start)
 
 
-def case(geometry: dict[str, t.Any], bound: Repack, mix: str, load: float, seed: int, count: int, others: bool = True) -> dict[str, t.Any]:
-    """One mix, load and seed."""
+def case(
+    geometry: dict[str, t.Any],
+    bound: Repack,
+    mix: str,
+    load: float,
+    seed: int,
+    count: int,
+    shares: dict[str, float] | None = None,
+) -> dict[str, t.Any]:
+    """One mix, load and seed; ``shares``: other ones than those of the mix."""
     board = BOARDS[BOARD]
-    shares = mix_of(board, mix)
+    shares = shares or mix_of(board, mix)
     requests = arrivals(board, shares, load, GPUS, count, seed)
     ours = Ours(board, geometry, requests, GPUS)
     got, best = acceptance(board, requests, ours.place, ours.leave), repacked(board, requests, bound, GPUS)
@@ -193,9 +208,10 @@ def case(geometry: dict[str, t.Any], bound: Repack, mix: str, load: float, seed:
     violations = ours.violations[:3]
     if ours.most_moves > 3:
         violations.append(f"{ours.most_moves} moves for one admission")
-    figures = {policy: round(baseline(board, requests, shares, policy, GPUS), 2) for policy in POLICIES} if others else {}
+    figures = {policy: round(baseline(board, requests, shares, policy, GPUS), 2) for policy in POLICIES}
     return {
-        "mix": mix, "load": load, "seed": seed, "accepted": round(got, 2), "repack_bound": round(best, 2), "below_bound": round(best - got, 2),
+        "mix": mix, "load": load, "seed": seed,
+        "accepted": round(got, 2), "repack_bound": round(best, 2), "below_bound": round(best - got, 2),
         "moves_per_admission": round(moves, 4), "slowest_ms": round(1000 * ours.slowest, 1), **figures, "violations": violations,
     }  # fmt: skip
 
@@ -235,13 +251,15 @@ def main() -> int:
     """By hand: one mix, one load, one seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mix", choices=sorted(MIXES), default="uniform")
+    parser.add_argument("--weights", help="instead of a mix: PROFILE=SHARE,...")
     parser.add_argument("--load", type=float, default=1.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--arrivals", type=int, default=ARRIVALS)
     options = parser.parse_args()
     geometry = geometries()[BOARD]
     bound = Repack(BOARDS[BOARD], geometry, plain(BOARDS[BOARD]))
-    figures = case(geometry, bound, options.mix, options.load, options.seed, options.arrivals)
+    shares = weights(options.weights) if options.weights else None
+    figures = case(geometry, bound, "given" if shares else options.mix, options.load, options.seed, options.arrivals, shares)
     print(json.dumps(figures, indent=1))
     return 1 if figures["violations"] else 0
 

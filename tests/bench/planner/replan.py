@@ -189,14 +189,13 @@ def events(geometry: dict[str, t.Any], seed: int, gpus: int = 1_000) -> dict[str
 
 
 def from_nothing(before: Services, new: dict[str, int]) -> dict[str, t.Any]:
-    """Largest first into empty GPUs: how many GPUs, and what of it is where it was before."""
+    """Largest first into empty GPUs: how many GPUs, and how many slices then stand where none of their profile stood before."""
     board = BOARDS[BOARD]
     names = [*before.names, *(name for name, count in new.items() for _again in range(count))]
-    order = sorted(range(len(names)), key=lambda one: (-board.kinds[names[one]].memory, -board.kinds[names[one]].compute, names[one], one))
-    gpus, starts = static(board, [names[one] for one in order], "first_fit")
-    old = list(zip(before.gpus, before.starts, strict=True))
-    stay = sum(one < len(old) and old[one] == (gpu, start) for one, gpu, start in zip(order, gpus, starts, strict=True))
-    return {"first_fit_gpus": max(gpus) + 1, "first_fit_moved_percent": round(100 * (1 - stay / len(old)), 1)}
+    names.sort(key=lambda name: (-board.kinds[name].memory, -board.kinds[name].compute, name))
+    gpus, starts = static(board, names, "first_fit")
+    stay = len(set(zip(before.names, before.gpus, before.starts, strict=True)) & set(zip(names, gpus, starts, strict=True)))
+    return {"first_fit_gpus": max(gpus) + 1, "first_fit_moved_percent": round(100 * (1 - stay / len(before.names)), 1)}
 
 
 def measure(quick: bool, seed: int = 1) -> dict[str, t.Any]:
@@ -206,7 +205,7 @@ def measure(quick: bool, seed: int = 1) -> dict[str, t.Any]:
     for mix, load in CASES:
         before = churned(mix, load, gpus, seed)
         new = requests(before, mix, seed)
-        beside = from_nothing(before, new) if gpus <= 20_000 else {}
+        beside = from_nothing(before, new)
         cases += [{"mix": mix, "load": load, **case(geometry, before, gpus, new, share), **beside} for share in CAPS]
     small = events(geometry, seed)
     wrong = [f"{one['mix']}, cap {one['cap']}: {each}" for one in cases for each in one.pop("violations")]
@@ -233,7 +232,7 @@ def main() -> int:
     before = churned(options.mix, options.load, options.gpus, options.seed)
     new = requests(before, options.mix, options.seed)
     figures = case(geometries()[BOARD], before, options.gpus, new, options.cap)
-    figures.update(from_nothing(before, new) if options.gpus <= 20_000 else {})
+    figures.update(from_nothing(before, new))
     print(json.dumps(figures, indent=1))
     return 1 if figures["violations"] else 0
 

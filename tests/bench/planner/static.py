@@ -61,6 +61,13 @@ def requests(shares: dict[str, float], count: int, seed: int) -> list[str]:
     return [names[one] for one in drawn.tolist()]
 
 
+def weights(text: str) -> dict[str, float]:
+    """Shares from ``1g.10gb=3,7g.80gb=1``."""
+    given = {name: float(share) for name, share in (entry.split("=") for entry in text.split(","))}
+    total = sum(given.values())
+    return {name: share / total for name, share in sorted(given.items())}
+
+
 def case(key: str, geometry: dict[str, t.Any], names: list[str], *, baselines: bool, alone: bool) -> dict[str, t.Any]:
     """One case. ``alone``: in a cold process."""
     board, demand = BOARDS[key], Counter(names)
@@ -144,9 +151,7 @@ def main() -> int:
     options = parser.parse_args()
     shares = mix_of(BOARDS[options.board], options.mix, variants=options.board == "rtx-pro-6000")
     if options.weights:
-        shares = {name: float(share) for name, share in (entry.split("=") for entry in options.weights.split(","))}
-        total = sum(shares.values())
-        shares = {name: share / total for name, share in shares.items()}
+        shares = weights(options.weights)
     names = requests(shares, options.services, options.seed)
     figures = case(options.board, geometries()[options.board], names, baselines=len(names) <= 10 * LARGEST_BASELINE, alone=True)
     print(json.dumps(figures, indent=1))
