@@ -255,14 +255,18 @@ class Filling:
         return tuple(sum(self._by_level[each][number][team] for each in under) for number in (0, 1))  # type: ignore[return-value]
 
     def _below(self, team: int, level: int) -> Iterator[tuple[Seats, int]]:
-        """Replicas of a team below a priority, the lowest first."""
-        priority = self.options.priority
-        for under in [each for each in reversed(self.options.levels) if each < level]:
-            for seats in self.seats:
+        """Replicas of a team below a priority, the lowest first, of these the ones that the quota counts most for."""
+        options = self.options
+        for under in [each for each in reversed(options.levels) if each < level]:
+            found: list[tuple[float, float, int, int]] = []
+            for number, seats in enumerate(self.seats):
                 klass = seats.klass[: seats.size]
-                mine = seats.here[: seats.size] & (self.options.team[klass] == team) & (priority[klass] == under)
+                mine = seats.here[: seats.size] & (options.team[klass] == team) & (options.priority[klass] == under)
                 for one in numpy.flatnonzero(mine).tolist():
-                    yield seats, one
+                    cost = self._cost[number, int(klass[one]), int(seats.shape[one])]
+                    found.append((-float(options.memory[cost]), -float(options.worth[cost]), number, one))
+            for _memory, _worth, number, one in sorted(found):
+                yield self.seats[number], one
 
 
 # Hosts that are compared when somebody must give way.

@@ -56,13 +56,14 @@ class Level:
 class Relaxed:
     """``amount``: replicas by option. ``patterns``: by group, shape (patterns, shapes); ``boards``: by group, GPUs of each pattern.
 
-    ``levels``: by priority.
+    ``levels`` by priority, and how many replicas of each are ``held``.
     """
 
     amount: Floats
     patterns: list[Ints]
     boards: list[Floats]
     levels: dict[int, Level]
+    held: dict[int, int]
 
 
 class FleetProgram:
@@ -96,10 +97,10 @@ class FleetProgram:
             outcome, slack = self._priced(lambda wanted=level: self._served_cost(wanted))  # type: ignore[misc] # mypy: a default in a lambda
             bound = float(numpy.floor(slack - outcome.objective + 1e-6))
             levels[level] = Level(bound, dict(held), self._prices(outcome, held))
-            held[level] = reachable(self._relaxed(outcome, levels), level, held)
+            held[level] = reachable(self._relaxed(outcome, levels, held), level, held)
             self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
         outcome, _slack = self._priced(lambda: self.is_pattern.astype(float))
-        return self._relaxed(outcome, levels)
+        return self._relaxed(outcome, levels, held)
 
     def opened_given(self, served: dict[int, int]) -> float:
         """No plan that serves so many of each priority opens fewer GPUs. After :meth:`solve`."""
@@ -172,7 +173,7 @@ class FleetProgram:
         self.column_of[mine] = self.session.add_columns(numpy.zeros(len(mine)), self.options.most[mine].astype(float), (rows, columns, values))
         self.is_pattern = numpy.concatenate((self.is_pattern, numpy.zeros(len(mine), dtype=bool)))
 
-    def _relaxed(self, outcome: Outcome, levels: dict[int, Level]) -> Relaxed:
+    def _relaxed(self, outcome: Outcome, levels: dict[int, Level], held: dict[int, int]) -> Relaxed:
         patterns: list[list[Ints]] = [[] for _group in self.options.groups]
         boards: list[list[float]] = [[] for _group in self.options.groups]
         for column, group, pattern in self.pattern_columns:
@@ -183,6 +184,7 @@ class FleetProgram:
             patterns=[numpy.asarray(each, dtype=numpy.int64) for each in patterns],
             boards=[numpy.asarray(each, dtype=float) for each in boards],
             levels=dict(levels),
+            held=dict(held),
         )
 
 

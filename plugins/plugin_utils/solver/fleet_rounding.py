@@ -29,28 +29,37 @@ except ImportError:  # pragma: no cover # each of the two cases is a whole test 
 
 NEARLY = 1e-6
 # How far from its broken value a number may be rounded.
-REACH = 2
+REACH, WIDE_REACH = 2, 40
 # How often the rest of a group's shared GPUs is solved anew.
 DIVES = 6
 ROUNDING = Limits(gap=0.0, nodes=300)
+OPENING = Limits(gap=1e-5, nodes=10)
 PATTERNS = Limits(gap=0.0, nodes=200)
 
 
 def rounded(options: Options, relaxed: Relaxed) -> Ints:
-    """Whole replicas by option, within every row of the linear program: as many of the first priority as possible, then of the next."""
+    """Whole replicas by option, within every row of the linear program: as many of the first priority as possible, then of the next.
+
+    Where the broken numbers alone do not reach what the stages held, all options of their classes may change.
+    """
     best = numpy.floor(relaxed.amount + NEARLY).astype(numpy.int64)
     broken = numpy.flatnonzero(relaxed.amount - best > NEARLY)
+    wide = numpy.flatnonzero(numpy.isin(options.klass, options.klass[broken]))
     priority = options.priority[options.klass]
     held: dict[int, int] = {}
     for level in options.levels:
-        if (priority[broken] == level).any():
-            try:
-                best = _round_level(options, relaxed, best, broken, (level, held))
-            except SolverError:
-                # Not found within the limits: what is there already is within every row.
-                pass
+        for chosen, reach in ((broken, REACH), (wide, WIDE_REACH)):
+            if (priority[chosen] == level).any() and best[priority == level].sum() < relaxed.held.get(level, 0):
+                try:
+                    best = _round_level(options, relaxed, best, chosen, reach, (level, held))
+                except SolverError:
+                    # Not found within the limits: what is there already is within every row.
+                    pass
         held[level] = int(best[priority == level].sum())
-    return best
+    try:
+        return _round_level(options, relaxed, best, wide, REACH, (None, held))
+    except SolverError:
+        return best
 
 
 def reachable(options: Options, relaxed: Relaxed, level: int, held: dict[int, int]) -> int:
@@ -60,20 +69,21 @@ def reachable(options: Options, relaxed: Relaxed, level: int, held: dict[int, in
     mine = options.priority[options.klass] == level
     if mine[broken].any():
         try:
-            best = _round_level(options, relaxed, best, broken, (level, held))
+            best = _round_level(options, relaxed, best, broken, REACH, (level, held))
         except SolverError:
             # Not found within the limits: what is there already is within every row.
             pass
     return int(best[mine].sum())
 
 
-def _round_level(options: Options, relaxed: Relaxed, known: Ints, broken: Ints, stage: tuple[int, dict[int, int]]) -> Ints:
-    """The broken numbers anew, so that most of this level are served while the levels before keep what they have."""
+def _round_level(options: Options, relaxed: Relaxed, known: Ints, broken: Ints, reach: int, stage: tuple[int | None, dict[int, int]]) -> Ints:
+    """The broken numbers anew, so that most of this level are served while the levels before keep what they have; None: on fewest GPUs."""
     level, held = stage
     rows = Rows(options)
     priority = options.priority[options.klass]
-    lower = numpy.maximum(0.0, numpy.floor(relaxed.amount[broken]) - REACH)
-    upper = numpy.minimum(options.most[broken], numpy.ceil(relaxed.amount[broken]) + REACH)
+    middle = relaxed.amount[broken] if level is not None else known[broken].astype(float)
+    lower = numpy.maximum(0.0, numpy.floor(middle) - reach)
+    upper = numpy.minimum(options.most[broken], numpy.ceil(middle) + reach)
     program = Program()
     columns = program.add_columns(len(broken), -(priority[broken] == level).astype(float), lower, upper, whole=True)
     rest = known.astype(float)
@@ -90,11 +100,11 @@ def _round_level(options: Options, relaxed: Relaxed, known: Ints, broken: Ints, 
     for group, (patterns, boards) in enumerate(zip(relaxed.patterns, relaxed.boards, strict=True)):
         used = numpy.flatnonzero(boards > NEARLY)
         if len(used):
-            more = program.add_columns(len(used))
+            more = program.add_columns(len(used), 0.0 if level is not None else 1.0)
             which, shape = numpy.nonzero(patterns[used])
             program.add_entries(rows.supply[group] + shape, more[which], -patterns[used][which, shape])
             program.add_entries(rows.gpus + group, more)
-    found = program.solve(ROUNDING)
+    found = program.solve(ROUNDING if level is not None else OPENING)
     best = known.copy()
     best[broken] = numpy.round(found.values[columns]).astype(numpy.int64)
     return best
