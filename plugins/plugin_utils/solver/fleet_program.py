@@ -121,17 +121,25 @@ class FleetProgram:
     def _priced(self, cost: Callable[[], Floats]) -> tuple[Outcome, float]:
         """(the solution, how much better one with patterns not known yet could be)."""
         opening = 0.0
-        for spread, rounds in ((True, MOST_ROUNDS), (False, LAST_ROUNDS)):
-            for _round in range(rounds):
-                self.session.set_costs(cost())
-                outcome = self.session.solve()
-                opening = float(cost()[self.pattern_columns[0][0]]) if self.pattern_columns else 0.0
+        rounds = [True] * MOST_ROUNDS + [False] * LAST_ROUNDS
+        while True:
+            self.session.set_costs(cost())
+            outcome = self.session.solve()
+            opening = float(cost()[self.pattern_columns[0][0]]) if self.pattern_columns else 0.0
+            enough = PRICED_TO * max(1.0, abs(outcome.objective))
+            slack, fresh = 0.0, dict[int, list[Ints]]()
+            while rounds:
+                spread = rounds.pop(0)
                 slack, fresh = self._missing(outcome, opening, spread=spread)
-                if not fresh or slack <= PRICED_TO * max(1.0, abs(outcome.objective)):
+                if fresh and slack > enough:
                     break
-                for board, patterns in fresh.items():
-                    self._add_patterns(board, numpy.asarray(patterns))
-        return outcome, self._missing(outcome, opening, spread=False)[0]
+                # Nothing to be gained with few of a shape at once: the last rounds look at all patterns.
+                rounds = [False] * LAST_ROUNDS if spread else []
+                fresh = {}
+            if not fresh:
+                return outcome, self._missing(outcome, opening, spread=False)[0]
+            for board, patterns in fresh.items():
+                self._add_patterns(board, numpy.asarray(patterns))
 
     def _missing(self, outcome: Outcome, opening: float, *, spread: bool) -> tuple[float, dict[int, list[Ints]]]:
         """(what unknown patterns could bring at most, those that would pay by board)."""

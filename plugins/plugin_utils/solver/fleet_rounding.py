@@ -32,8 +32,7 @@ NEARLY = 1e-6
 REACH, WIDE_REACH = 2, 40
 # How often the rest of a group's shared GPUs is solved anew.
 DIVES = 6
-ROUNDING = Limits(gap=0.0, nodes=300)
-OPENING = Limits(gap=1e-5, nodes=10)
+ROUNDING = Limits(gap=0.0, nodes=100)
 PATTERNS = Limits(gap=0.0, nodes=200)
 
 
@@ -56,10 +55,7 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
                     # Not found within the limits: what is there already is within every row.
                     pass
         held[level] = int(best[priority == level].sum())
-    try:
-        return _round_level(options, relaxed, best, wide, REACH, (None, held))
-    except SolverError:
-        return best
+    return best
 
 
 def reachable(options: Options, relaxed: Relaxed, level: int, held: dict[int, int]) -> int:
@@ -76,14 +72,13 @@ def reachable(options: Options, relaxed: Relaxed, level: int, held: dict[int, in
     return int(best[mine].sum())
 
 
-def _round_level(options: Options, relaxed: Relaxed, known: Ints, broken: Ints, reach: int, stage: tuple[int | None, dict[int, int]]) -> Ints:
-    """The broken numbers anew, so that most of this level are served while the levels before keep what they have; None: on fewest GPUs."""
+def _round_level(options: Options, relaxed: Relaxed, known: Ints, broken: Ints, reach: int, stage: tuple[int, dict[int, int]]) -> Ints:
+    """The broken numbers anew, so that most of this level are served while the levels before keep what they have."""
     level, held = stage
     rows = Rows(options)
     priority = options.priority[options.klass]
-    middle = relaxed.amount[broken] if level is not None else known[broken].astype(float)
-    lower = numpy.maximum(0.0, numpy.floor(middle) - reach)
-    upper = numpy.minimum(options.most[broken], numpy.ceil(middle) + reach)
+    lower = numpy.maximum(0.0, numpy.floor(relaxed.amount[broken]) - reach)
+    upper = numpy.minimum(options.most[broken], numpy.ceil(relaxed.amount[broken]) + reach)
     program = Program()
     columns = program.add_columns(len(broken), -(priority[broken] == level).astype(float), lower, upper, whole=True)
     rest = known.astype(float)
@@ -98,13 +93,13 @@ def _round_level(options: Options, relaxed: Relaxed, known: Ints, broken: Ints, 
     row, column, value = rows.entries(broken)
     program.add_entries(row, columns[column], value)
     for group, (patterns, boards) in enumerate(zip(relaxed.patterns, relaxed.boards, strict=True)):
-        used = numpy.flatnonzero(boards > NEARLY)
+        used = numpy.arange(len(boards)) if reach > REACH else numpy.flatnonzero(boards > NEARLY)
         if len(used):
-            more = program.add_columns(len(used), 0.0 if level is not None else 1.0)
+            more = program.add_columns(len(used))
             which, shape = numpy.nonzero(patterns[used])
             program.add_entries(rows.supply[group] + shape, more[which], -patterns[used][which, shape])
             program.add_entries(rows.gpus + group, more)
-    found = program.solve(ROUNDING if level is not None else OPENING)
+    found = program.solve(ROUNDING)
     best = known.copy()
     best[broken] = numpy.round(found.values[columns]).astype(numpy.int64)
     return best
