@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, Program, Session
@@ -56,7 +56,7 @@ class Level:
 class Relaxed:
     """``amount``: replicas by option. ``patterns``: by group, shape (patterns, shapes); ``boards``: by group, GPUs of each pattern.
 
-    ``levels`` by priority, and how many replicas of each are ``held``.
+    ``levels`` by priority, and how many replicas of each are ``held``; no plan that serves so many opens fewer GPUs than ``opened``.
     """
 
     amount: Floats
@@ -64,6 +64,7 @@ class Relaxed:
     boards: list[Floats]
     levels: dict[int, Level]
     held: dict[int, int]
+    opened: float = 0.0
 
 
 class FleetProgram:
@@ -99,15 +100,8 @@ class FleetProgram:
             levels[level] = Level(bound, dict(held), self._prices(outcome, held))
             held[level] = reachable(self._relaxed(outcome, levels, held), level, held)
             self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
-        outcome, _slack = self._priced(lambda: self.is_pattern.astype(float))
-        return self._relaxed(outcome, levels, held)
-
-    def opened_given(self, served: dict[int, int]) -> float:
-        """No plan that serves so many of each priority opens fewer GPUs. After :meth:`solve`."""
-        for level, number in served.items():
-            self.session.set_row(self.rows.level[level], number - 1e-6, numpy.inf)
         outcome, slack = self._priced(lambda: self.is_pattern.astype(float))
-        return float(numpy.ceil(outcome.objective - slack - 1e-6))
+        return replace(self._relaxed(outcome, levels, held), opened=float(numpy.ceil(outcome.objective - slack - 1e-6)))
 
     def _prices(self, outcome: Outcome, held: dict[int, int]) -> dict[int, float]:
         return {level: max(0.0, float(outcome.duals[self.rows.level[level]])) for level in held}
@@ -127,7 +121,7 @@ class FleetProgram:
             outcome = self.session.solve()
             opening = float(cost()[self.pattern_columns[0][0]]) if self.pattern_columns else 0.0
             enough = PRICED_TO * max(1.0, abs(outcome.objective))
-            slack, fresh = 0.0, dict[int, list[Ints]]()
+            fresh: dict[int, list[Ints]] = {}
             while rounds:
                 spread = rounds.pop(0)
                 slack, fresh = self._missing(outcome, opening, spread=spread)
