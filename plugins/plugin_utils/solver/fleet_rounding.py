@@ -21,6 +21,7 @@ if t.TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
+    Bools = NDArray[np.bool_]
 
 try:
     import numpy
@@ -43,7 +44,7 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
     """
     best = numpy.floor(relaxed.amount + NEARLY).astype(numpy.int64)
     broken = numpy.flatnonzero(relaxed.amount - best > NEARLY)
-    wide = numpy.flatnonzero(numpy.isin(options.klass, options.klass[broken]))
+    wide = numpy.flatnonzero(numpy.isin(options.klass, options.klass[broken]) | _in_tight_teams(options, relaxed))
     priority = options.priority[options.klass]
     held: dict[int, int] = {}
     for level in options.levels:
@@ -56,6 +57,17 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
                     pass
         held[level] = int(best[priority == level].sum())
     return best
+
+
+def _in_tight_teams(options: Options, relaxed: Relaxed) -> Bools:
+    """Options that the solution uses, of teams that use all of a quota."""
+    team = options.team[options.klass]
+    mine = team >= 0
+    tight = numpy.zeros(len(options.quotas) + 1, dtype=bool)
+    for cost, most in ((options.memory, options.quota_memory), (options.worth, options.quota_worth)):
+        used = numpy.bincount(team[mine], weights=(relaxed.amount * cost)[mine], minlength=len(options.quotas))
+        tight[:-1] |= used > most - 1.0
+    return t.cast("Bools", tight[team] & (relaxed.amount > NEARLY))
 
 
 def reachable(options: Options, relaxed: Relaxed, level: int, held: dict[int, int]) -> int:

@@ -4,7 +4,7 @@
 """Large fleets and what is asked of them, as plain data from a seed: six models, host kinds that differ in CPU and RAM, teams with quotas.
 
 Demand is 115 % of what the GPUs hold. CPU and RAM per replica follow its GPU memory with a wide spread, so that they bind on the lean
-host kinds and not on the rich ones. A third of the teams asks for more than its quota, some of them with their highest priority alone.
+host kinds and not on the rich ones. Almost half of the teams asks for more than its quota, some of them for twice as much.
 """
 
 from __future__ import annotations
@@ -134,8 +134,11 @@ def _size(one: dict[str, t.Any], capacity: dict[str, int]) -> float:
     return min(found, default=0.0)
 
 
-def world(gpus: int, classes: int, seed: int, load: float = 1.15) -> dict[str, t.Any]:
-    """A whole problem: ``models``, ``hosts``, ``classes`` and ``quotas``, lists of plain dicts. ``load``: demand over capacity."""
+def world(gpus: int, classes: int, seed: int, load: float = 1.15, *, harsh: bool = False) -> dict[str, t.Any]:
+    """A whole problem: ``models``, ``hosts``, ``classes`` and ``quotas``, lists of plain dicts. ``load``: demand over capacity.
+
+    ``harsh``: the tightest quotas do not even hold what their team asks for with the highest priority.
+    """
     rng = random.Random(seed)
     machines = hosts(gpus)
     capacity: dict[str, int] = {}
@@ -154,6 +157,6 @@ def world(gpus: int, classes: int, seed: int, load: float = 1.15) -> dict[str, t
     quotas = []
     for team in sorted({one["team"] for one in asked}):
         memory = sum(one["replicas"] * one["memory_mib"] for one in asked if one["team"] == team)
-        tight = rng.choices(((0.15, 0.35), (0.5, 1.0), (1.1, 2.0)), (15, 30, 55))[0]
+        tight = rng.choices(((0.15, 0.35) if harsh else (0.35, 0.6), (0.6, 1.0), (1.1, 2.0)), (15, 30, 55))[0]
         quotas.append({"team": team, "memory_mib": int(memory * rng.uniform(*tight)) + 16 * GIB})
     return {"models": models(), "hosts": machines, "classes": asked, "quotas": quotas}
