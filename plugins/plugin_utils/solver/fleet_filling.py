@@ -44,7 +44,9 @@ class Filling:
         self.free_memory, self.free_worth = options.quota_memory.copy(), options.quota_worth.copy()
         self._cost = {
             (group, klass, shape): option
-            for option, (group, klass, shape) in enumerate(zip(options.group.tolist(), options.klass.tolist(), options.shape.tolist(), strict=True))
+            for option, (group, klass, shape) in enumerate(
+                zip(options.group.tolist(), options.klass.tolist(), options.shape.tolist(), strict=True)
+            )
         }
         order = numpy.searchsorted(options.klass, numpy.arange(len(options.classes) + 1))
         self.options_of = [range(int(order[klass]), int(order[klass + 1])) for klass in range(len(options.classes))]
@@ -72,7 +74,8 @@ class Filling:
         klass = seats.klass[replicas]
         numpy.add.at(self.waiting, klass, -sign)
         options = numpy.asarray(
-            [self._cost[seats.number, one, shape] for one, shape in zip(klass.tolist(), seats.shape[replicas].tolist(), strict=True)], dtype=numpy.int64
+            [self._cost[seats.number, one, shape] for one, shape in zip(klass.tolist(), seats.shape[replicas].tolist(), strict=True)],
+            dtype=numpy.int64,
         )
         team = self.options.team[klass]
         mine = team >= 0
@@ -186,7 +189,10 @@ class Filling:
         hosts = hosts[seats.held(klass)[hosts] < options.per_host[klass]] if len(hosts) else hosts
         if not len(hosts):
             return False
-        host, gone, mask = min((self._leavers(seats, option, int(host), fits[host], need) for host in hosts[:TRIED].tolist()), key=lambda each: (len(each[1]), each[0]))
+        host, gone, mask = min(
+            (self._leavers(seats, option, int(host), fits[host], need) for host in hosts[:TRIED].tolist()),
+            key=lambda each: (len(each[1]), each[0]),
+        )
         for other, replicas in paid:
             kept = numpy.asarray([one for one in replicas if other is not seats or one not in gone], dtype=numpy.int64)
             other.drop(kept)
@@ -197,7 +203,7 @@ class Filling:
         first = seats.size
         seats.add(*(numpy.asarray([each]) for each in (klass, shape, host, mask)))
         self._count(seats, numpy.asarray([first]), 1)
-        high.take(need[None, :], *(numpy.asarray([each]) for each in (shape, host, mask)))
+        high.take(need[None, :], numpy.asarray([shape]), numpy.asarray([host]), numpy.asarray([mask]))
         return True
 
     def _leavers(self, seats: Seats, option: int, host: int, fits: Bools, need: Floats) -> tuple[int, list[int], int]:
@@ -252,7 +258,7 @@ class Filling:
     def _held_below(self, team: int, level: int) -> tuple[float, float]:
         """(memory, worth) that replicas of a team below a priority have."""
         under = [each for each in self.options.levels if each < level]
-        return tuple(sum(self._by_level[each][number][team] for each in under) for number in (0, 1))  # type: ignore[return-value]
+        return tuple(sum(self._by_level[each][number][team] for each in under) for number in (0, 1))
 
     def _below(self, team: int, level: int) -> Iterator[tuple[Seats, int]]:
         """Replicas of a team below a priority, the lowest first, of these the ones that the quota counts most for."""

@@ -51,8 +51,8 @@ class FleetHost:
 class FleetClass:
     """Equal replicas of one service. ``isolation``: ``exclusive`` (``count`` whole GPUs of one host), ``slice`` (MIG) or ``shared`` (MPS).
 
-    A replica needs ``memory_mib`` and ``compute`` of the GPU, ``cpus`` and ``ram_mib`` of the host. ``models``: the only ones allowed, all if
-    empty; ``not_models``: never these. ``profile``: this MIG profile and no other. ``max_per_host``: replicas on one host, None for any.
+    A replica needs ``memory_mib`` and ``compute`` of the GPU, ``cpus`` and ``ram_mib`` of the host. ``models``: the only ones allowed, all
+    if empty; ``not_models``: never these. ``profile``: this MIG profile and no other. ``max_per_host``: replicas on one host.
     """
 
     key: str
@@ -73,8 +73,9 @@ class FleetClass:
 
 @dataclass(frozen=True)
 class FleetQuota:
-    """The most that a team may hold: GPU memory (of whole GPUs and slices all of it, of shared GPUs what was asked for), and whole GPUs' worth.
+    """The most that a team may hold: GPU memory, and whole GPUs' worth. None: no limit.
 
+    All memory of whole GPUs and slices counts, of shared GPUs what was asked for.
     Memory counts in whole GiB for each GPU or slice, begun ones in full: a 1g.10gb is 10 GiB, whatever the board and its driver make of it.
     A slice is worth the greater of its shares in compute and memory slices; so is a place on a shared GPU in compute and memory.
     """
@@ -173,11 +174,15 @@ def check(problem: FleetProblem) -> None:
             raise FleetError(f"host {host.name}: there is no model {host.model}")
         if set(host.modes) - set(MODE_OF.values()):
             raise FleetError(f"host {host.name}: its modes {', '.join(host.modes)} are not all of mig, whole and shared")
-        _positive(f"host {host.name}", gpus=host.gpus, cpus=host.cpus, ram_mib=host.ram_mib, clients=host.clients, reserve_mib=host.reserve_mib)
+        _positive(
+            f"host {host.name}", gpus=host.gpus, cpus=host.cpus, ram_mib=host.ram_mib, clients=host.clients, reserve_mib=host.reserve_mib
+        )
     for one in problem.classes:
         if one.isolation not in MODE_OF:
             raise FleetError(f"class {one.key}: isolation {one.isolation} is none of {', '.join(MODE_OF)}")
-        _positive(f"class {one.key}", replicas=one.replicas, memory_mib=one.memory_mib, compute=one.compute, cpus=one.cpus, ram_mib=one.ram_mib)
+        _positive(
+            f"class {one.key}", replicas=one.replicas, memory_mib=one.memory_mib, compute=one.compute, cpus=one.cpus, ram_mib=one.ram_mib
+        )
         _positive(f"class {one.key}", max_per_host=one.max_per_host or 0)
         if one.replicas > MOST_REPLICAS:
             raise FleetError(f"class {one.key}: {one.replicas:,} replicas are more than {MOST_REPLICAS:,}")

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The whole fleet as a linear program over groups of equal hosts, solved priority by priority: how many of each class go where.
 
-Columns: replicas of a class at an option, and GPUs of a group with a pattern. Rows: the replicas asked for; of each shape in a group no more
-than its patterns supply; GPUs, CPU and RAM of a group; quotas. Each priority in turn is served as far as it goes and then held there; at the
-end as few GPUs as possible are opened. Supply is counted by shape and not by class, which keeps the program small.
+Columns: replicas of a class at an option, and GPUs of a group with a pattern. Rows: the replicas asked for; of each shape in a group no
+more than its patterns supply; GPUs, CPU and RAM of a group; quotas. Each priority in turn is served as far as it goes and then held there;
+at the end as few GPUs as possible are opened. Supply is counted by shape and not by class, which keeps the program small.
 
 Shared GPUs have too many patterns to list: those that pay at the present prices are added until none does. What is still to be gained
 then is part of the bound, so that the bounds hold for every plan.
@@ -48,8 +48,11 @@ class Level:
     prices: dict[int, float]
 
     def given(self, served: dict[int, int]) -> float:
-        """The bound of a plan whose earlier stages serve only this much."""
-        return self.bound + sum(self.prices[level] * max(0, self.held[level] - served[level]) for level in self.held)
+        """The bound of a plan whose earlier stages serve this much: more there leaves less here.
+
+        The best value is concave in what is held, so that its slope at one point bounds it everywhere.
+        """
+        return self.bound + sum(self.prices[level] * (self.held[level] - served[level]) for level in self.held)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +175,9 @@ class FleetProgram:
         if not len(mine):
             return
         rows, columns, values = self.rows.entries(mine)
-        self.column_of[mine] = self.session.add_columns(numpy.zeros(len(mine)), self.options.most[mine].astype(float), (rows, columns, values))
+        self.column_of[mine] = self.session.add_columns(
+            numpy.zeros(len(mine)), self.options.most[mine].astype(float), (rows, columns, values)
+        )
         self.is_pattern = numpy.concatenate((self.is_pattern, numpy.zeros(len(mine), dtype=bool)))
 
     def _relaxed(self, outcome: Outcome, levels: dict[int, Level], held: dict[int, int]) -> Relaxed:
@@ -191,7 +196,7 @@ class FleetProgram:
 
 
 class Rows:
-    """Where each row of the program is, and its upper bound. Rows of groups, quotas and priorities have a first one and follow each other."""
+    """Where each row of the program is, and its upper bound. Those of groups, quotas and priorities follow each other."""
 
     def __init__(self, options: Options) -> None:
         self.options = options

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """From the whole fleet's linear program to whole numbers: replicas by option, and GPUs by pattern that have room for them.
 
-A vertex of the program has few broken numbers: only they, and the room that is left beside the others, are decided by small integer programs.
+A vertex of the program has few broken numbers: only they, and the room that is left beside the others, are decided by integer programs.
 """
 
 from __future__ import annotations
@@ -67,20 +67,24 @@ def _in_tight_teams(options: Options, relaxed: Relaxed) -> Bools:
     for cost, most in ((options.memory, options.quota_memory), (options.worth, options.quota_worth)):
         used = numpy.bincount(team[mine], weights=(relaxed.amount * cost)[mine], minlength=len(options.quotas))
         tight[:-1] |= used > most - 1.0
-    return t.cast("Bools", tight[team] & (relaxed.amount > NEARLY))
+    return tight[team] & (relaxed.amount > NEARLY)
 
 
 def reachable(options: Options, relaxed: Relaxed, level: int, held: dict[int, int]) -> int:
     """How many replicas of a priority whole numbers near the solution of its stage serve, while those before keep what they have."""
     best = numpy.floor(relaxed.amount + NEARLY).astype(numpy.int64)
     broken = numpy.flatnonzero(relaxed.amount - best > NEARLY)
+    wide = numpy.flatnonzero(numpy.isin(options.klass, options.klass[broken]) | _in_tight_teams(options, relaxed))
+    wide = wide[options.priority[options.klass[wide]] >= level]
     mine = options.priority[options.klass] == level
-    if mine[broken].any():
-        try:
-            best = _round_level(options, relaxed, best, broken, REACH, (level, held))
-        except SolverError:
-            # Not found within the limits: what is there already is within every row.
-            pass
+    aim = numpy.floor(relaxed.amount[mine].sum() + NEARLY)
+    for chosen, reach in ((broken, REACH), (wide, WIDE_REACH)):
+        if mine[chosen].any() and best[mine].sum() < aim:
+            try:
+                best = _round_level(options, relaxed, best, chosen, reach, (level, held))
+            except SolverError:
+                # Not found within the limits: what is there already is within every row.
+                pass
     return int(best[mine].sum())
 
 
@@ -216,17 +220,17 @@ def _tailored(board: Board, wanted: Ints, at_once: Ints) -> tuple[Ints, Floats, 
     program.add_rows(len(wanted), wanted)
     session = Session(program)
     patterns: list[Ints] = []
-    for fresh in (first, *([None] * MOST_ROUNDS)):
-        if fresh is None:
-            pattern = board.best_shared(numpy.maximum(0.0, outcome.duals), at_once.tolist())
-            if pattern[0] <= 1.0 + PRICED_TO or any((pattern[1] == each).all() for each in patterns):
-                break
-            fresh = pattern[1][None, :]
+    fresh = first
+    for _round in range(MOST_ROUNDS):
         which, shape = numpy.nonzero(fresh)
         entries = (shape, which, fresh[which, shape].astype(float))
         session.add_columns(numpy.ones(len(fresh)), numpy.full(len(fresh), numpy.inf), entries)
         patterns += list(fresh)
         outcome = session.solve()
+        worth, pattern = board.best_shared(numpy.maximum(0.0, outcome.duals), at_once.tolist())
+        if worth <= 1.0 + PRICED_TO or any((pattern == each).all() for each in patterns):
+            break
+        fresh = pattern[None, :]
     used = outcome.values > NEARLY
     return numpy.asarray(patterns)[used], outcome.values[used], numpy.maximum(0.0, outcome.duals)
 

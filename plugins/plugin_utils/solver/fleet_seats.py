@@ -85,7 +85,9 @@ class Room:
         self.compute = numpy.zeros(shape, dtype=numpy.int64)
         self.clients = numpy.zeros(shape, dtype=numpy.int64)
         self.left = numpy.tile(numpy.asarray([group.cpus, group.ram]), (group.size, 1))
-        self.sizes = numpy.asarray([(kind.memory, kind.compute, kind.mode == "shared") for kind in board.shapes], dtype=numpy.int64).reshape(-1, 3)
+        self.sizes = numpy.asarray(
+            [(kind.memory, kind.compute, kind.mode == "shared") for kind in board.shapes], dtype=numpy.int64
+        ).reshape(-1, 3)
 
     @property
     def empty(self) -> Bools:
@@ -172,7 +174,7 @@ class Seats:
 
     def held(self, klass: int) -> NDArray[np.int16]:
         """By host, replicas of a class."""
-        return self._held[self._row[klass]]
+        return t.cast("NDArray[np.int16]", self._held[self._row[klass]])
 
     def on(self, host: int, gpu: int | None = None) -> Ints:
         """Numbers of the replicas that are on a host, or on one GPU of it."""

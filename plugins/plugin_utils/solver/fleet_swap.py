@@ -53,7 +53,9 @@ class Swap:
         if not len(others):
             return None
         moving = seats.on(host, gpu)
-        for other, theirs in zip(others[:: max(1, len(others) // TRIED)].tolist(), their[:: max(1, len(others) // TRIED)].tolist(), strict=True):
+        for other, theirs in zip(
+            others[:: max(1, len(others) // TRIED)].tolist(), their[:: max(1, len(others) // TRIED)].tolist(), strict=True
+        ):
             coming = seats.on(other, theirs)
             if self._within(moving, coming, other, klass) and self._within(coming, moving, host, None):
                 self._swap(moving, coming, (host, gpu), (other, theirs))
@@ -77,7 +79,9 @@ class Swap:
     def _within(self, coming: Ints, going: Ints, host: int, more: int | None) -> bool:
         """Do all classes keep their limit on a host when these come, and one of class ``more``, and those go?"""
         seats = self.seats
-        kinds, count = numpy.unique(numpy.concatenate((seats.klass[coming], [] if more is None else [more])).astype(numpy.int64), return_counts=True)
+        kinds, count = numpy.unique(
+            numpy.concatenate((seats.klass[coming], [] if more is None else [more])).astype(numpy.int64), return_counts=True
+        )
         left = seats.klass[going]
         for klass, number in zip(kinds.tolist(), count.tolist(), strict=True):
             if int(seats.held(klass)[host]) + number - int((left == klass).sum()) > self.options.per_host[klass]:

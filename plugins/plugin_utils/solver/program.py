@@ -35,7 +35,11 @@ def available() -> bool:
 
 def version() -> str | None:
     """``HiGHS 1.15.1``; None without it. A plan names it: another version may break ties in another way."""
-    return None if highspy is None else f"HiGHS {highspy.Highs().version()}"
+    return None if highspy is None else f"HiGHS {_highs().version()}"
+
+
+def _highs() -> t.Any:
+    return highspy.Highs()  # type: ignore[no-untyped-call] # highspy leaves it untyped
 
 
 class SolverError(Exception):
@@ -111,10 +115,10 @@ class Program:
         if highspy is None:
             raise SolverError("highspy is not installed")
         limits = limits or Limits()
-        solver = highspy.Highs()
+        solver = _highs()
         whole = _joined(self._whole) > 0
         mixed = bool(whole.any()) and not relaxed
-        options = {
+        options: dict[str, bool | int | float | str] = {
             "output_flag": False,
             "threads": 1,
             "parallel": "off",
@@ -167,7 +171,7 @@ class Program:
         place, which = numpy.unique(column * max(1, self.rows) + row, return_inverse=True)
         total = numpy.bincount(which, weights=value, minlength=len(place))
         start = numpy.searchsorted(place // max(1, self.rows), numpy.arange(self.columns + 1))
-        return start, place % max(1, self.rows), total
+        return start.astype(numpy.int64), (place % max(1, self.rows)).astype(numpy.int64), total.astype(float)
 
 
 class Session:
@@ -180,8 +184,8 @@ class Session:
         """Open it. :raises SolverError: as :meth:`Program.solve` does."""
         if highspy is None:
             raise SolverError("highspy is not installed")
-        self._solver = highspy.Highs()
-        options = {
+        self._solver = _highs()
+        options: dict[str, bool | int | float | str] = {
             "output_flag": False,
             "threads": 1,
             "parallel": "off",

@@ -54,7 +54,9 @@ def _replicas(problem: Problem, rows: Rows) -> list[str]:
         if problem_here:
             found.append(f"{key} {replica} on {name}: {problem_here}")
     count = Counter(key for key, _replica in where)
-    found += [f"{key}: {number} of {classes[key]['replicas']} replicas" for key, number in count.items() if number > classes[key]["replicas"]]
+    found += [
+        f"{key}: {number} of {classes[key]['replicas']} replicas" for key, number in count.items() if number > classes[key]["replicas"]
+    ]
     for (key, replica), places in where.items():
         if len(places) != classes[key].get("count", 1) or len(set(places)) != len(places) or len({host for host, _gpu in places}) > 1:
             found.append(f"{key} {replica}: has {places}")
@@ -72,7 +74,11 @@ def _unfit(one: dict[str, t.Any], host: dict[str, t.Any], model: dict[str, t.Any
         if not found or (one.get("profile") and profile != one["profile"]):
             return f"profile {profile}"
         enough = found[0]["memory_mib"] >= one["memory_mib"]
-        return None if enough and found[0]["slices"] / model["geometry"]["compute_slices"] >= one["compute"] - 1e-6 else f"{profile} is too small"
+        return (
+            None
+            if enough and found[0]["slices"] / model["geometry"]["compute_slices"] >= one["compute"] - 1e-6
+            else f"{profile} is too small"
+        )
     return None if one["memory_mib"] <= model["memory_mib"] else "too little memory"
 
 
@@ -156,7 +162,10 @@ def _quotas(problem: Problem, rows: Rows) -> list[str]:
             slice_of = next((each for each in model["geometry"]["profiles"] if each["name"] == profile), None)
             if slice_of is None:
                 continue
-            mib, part = slice_of["memory_mib"], max(slice_of["slices"] / model["geometry"]["compute_slices"], slice_of["size"] / model["geometry"]["memory_slices"])
+            mib, part = (
+                slice_of["memory_mib"],
+                max(slice_of["slices"] / model["geometry"]["compute_slices"], slice_of["size"] / model["geometry"]["memory_slices"]),
+            )
         elif mode == "whole":
             mib, part = model["memory_mib"], 1.0
         else:
@@ -174,7 +183,7 @@ def _quotas(problem: Problem, rows: Rows) -> list[str]:
 
 
 def waits(problem: Problem, rows: Rows) -> list[str]:
-    """Replicas that wait although they would fit on some host if all of lower priority left it, within the team's quota as it would be then.
+    """Replicas that wait although they would fit on some host if all of lower priority left it, within what their team's quota leaves then.
 
     Only memory, compute, CPU, RAM, spread and quota of whole and shared GPUs and of empty ones are looked at; of MIG, whether a GPU with
     nothing but lower ones is there.
@@ -218,7 +227,9 @@ def _gib(one: dict[str, t.Any], models: dict[str, t.Any], model: str, mode: str,
     return int(-(-mib // GIB))
 
 
-def _would_fit(problem: Problem, classes: Problem, models: Problem, one: t.Any, host: t.Any, here: Rows, held: list[tuple[int, int]]) -> bool:
+def _would_fit(
+    problem: Problem, classes: Problem, models: Problem, one: t.Any, host: t.Any, here: Rows, held: list[tuple[int, int]]
+) -> bool:
     stay = [row for row in here if classes[row[0]]["priority"] >= one["priority"]]
     replicas = {(row[0], row[1]) for row in stay}
     model, mode = models[host["model"]], MODE[one["isolation"]]
@@ -239,7 +250,9 @@ def _would_fit(problem: Problem, classes: Problem, models: Problem, one: t.Any, 
         free = [gpu for gpu in range(host["gpus"]) if not any(row[3] == gpu for row in stay)]
         if len(free) >= count:
             return True
-        if mode == "shared" and any(_shared_room(classes, one, host, model, [row for row in stay if row[3] == gpu]) for gpu in range(host["gpus"])):
+        if mode == "shared" and any(
+            _shared_room(classes, one, host, model, [row for row in stay if row[3] == gpu]) for gpu in range(host["gpus"])
+        ):
             return True
     return False
 
@@ -248,4 +261,7 @@ def _shared_room(classes: Problem, one: t.Any, host: t.Any, model: t.Any, here: 
     if any(row[4] != "shared" for row in here) or len(here) >= host["clients"]:
         return False
     memory = sum(classes[row[0]]["memory_mib"] for row in here) + one["memory_mib"]
-    return memory <= model["memory_mib"] - host.get("reserve_mib", 0) and sum(classes[row[0]]["compute"] for row in here) + one["compute"] <= 1 + 1e-6
+    return (
+        memory <= model["memory_mib"] - host.get("reserve_mib", 0)
+        and sum(classes[row[0]]["compute"] for row in here) + one["compute"] <= 1 + 1e-6
+    )

@@ -66,7 +66,11 @@ def case(gpus: int, classes: int, seed: int, *, baseline: bool = False) -> dict[
     told, counted = answer["served"], served(problem, rows)
     if told != counted or answer["opened"] != opened(rows):
         wrong.append(f"told {told} and {answer['opened']} GPUs, counted {counted} and {opened(rows)}")
-    wrong += [f"priority {level}: {number} served is above the bound {answer['bound'][level]}" for level, number in told.items() if number > answer["bound"][level]]
+    wrong += [
+        f"priority {level}: {number} served is above the bound {answer['bound'][level]}"
+        for level, number in told.items()
+        if number > answer["bound"][level]
+    ]
     if gpus <= WAITING_CHECKED:
         wrong += waits(problem, rows)[:5]
     figures = {
@@ -106,7 +110,10 @@ def metamorphic(gpus: int, classes: int, seed: int) -> dict[str, t.Any]:
     problem = world(gpus, classes, seed)
     plain = cold("planner.whole_fleet", "solve", problem).answer
     wrong = []
-    shuffled = {**problem, **{name: random.Random(seed).sample(problem[name], len(problem[name])) for name in ("hosts", "classes", "models", "quotas")}}
+    shuffled = {
+        **problem,
+        **{name: random.Random(seed).sample(problem[name], len(problem[name])) for name in ("hosts", "classes", "models", "quotas")},
+    }
     if cold("planner.whole_fleet", "solve", shuffled, hash_seed=1).answer["rows"] != plain["rows"]:
         wrong.append("another order of the input changes the plan")
     names = {host["name"]: f"n{number:06}" for number, host in enumerate(sorted(problem["hosts"], key=lambda host: host["name"]))}
@@ -114,7 +121,11 @@ def metamorphic(gpus: int, classes: int, seed: int) -> dict[str, t.Any]:
     back = cold("planner.whole_fleet", "solve", renamed).answer["rows"]
     if back != [(*row[:2], names[row[2]], *row[3:]) for row in plain["rows"]]:
         wrong.append("other names of the hosts change more than names")
-    wrong += [f"run {run} differs" for run in range(3) if cold("planner.whole_fleet", "solve", problem, hash_seed=run + 2).answer["rows"] != plain["rows"]]
+    wrong += [
+        f"run {run} differs"
+        for run in range(3)
+        if cold("planner.whole_fleet", "solve", problem, hash_seed=run + 2).answer["rows"] != plain["rows"]
+    ]
     twice = {
         **problem,
         "hosts": [{**host, "name": f"{host['name']}{half}"} for host in problem["hosts"] for half in "ab"],
