@@ -26,7 +26,7 @@ if t.TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 try:
-    import numpy
+    import numpy as numpy  # in this form the other modules may take it from here
 except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
     numpy = None  # type: ignore[assignment] # what is not there is None
 
@@ -71,16 +71,19 @@ class Patterns:
     @cached_property
     def within(self) -> Bools:
         """Shape (states, states): is the row's state a part of the column's?"""
-        return (self.states[:, None] & self.states[None, :]) == self.states[:, None]
+        result: Bools = (self.states[:, None] & self.states[None, :]) == self.states[:, None]
+        return result
 
     @cached_property
     def useful(self) -> Ints:
-        """What the room beside each state is still good for: the greatest sum of squared sizes of slices that could join it.
+        """What the room beside each state is still good for: the most that slices which could join it are worth.
 
-        The square prefers one large slice to two of half its size, which is what "the largest profiles that still fit" asks for.
+        A slice is worth its memory slices squared and its compute slices squared: one large slice is so preferred to two of half its size,
+        and 4g to 3g, which takes as much memory.
         """
-        worth = self.counts @ (self.sizes * self.sizes)
-        return numpy.where(self.within, worth[None, :], -1).max(axis=1) - worth
+        worth = self.counts @ (self.sizes * self.sizes + self.compute * self.compute)
+        result: Ints = numpy.where(self.within, worth[None, :], -1).max(axis=1) - worth
+        return result
 
     @cached_property
     def multisets(self) -> tuple[Ints, Ints]:
@@ -96,6 +99,15 @@ class Patterns:
     def maximal(self) -> Ints:
         """Rows of ``multisets`` that no other dominates."""
         return undominated(self.multisets[0])
+
+    @cached_property
+    def steps(self) -> tuple[Ints, Ints, Ints]:
+        """(row, slot, row after): every way to put one more slice on a GPU."""
+        slots = numpy.arange(len(self.slots))
+        more = self.states[:, None] | (1 << slots)[None, :]
+        there = numpy.minimum(numpy.searchsorted(self.states, more), len(self.states) - 1)
+        row, slot = numpy.nonzero((self.states[there] == more) & (more != self.states[:, None]))
+        return row, slot, there[row, slot]
 
     def state_of(self, slices: Iterable[Slice]) -> int:
         """The state of a set of slices.
@@ -115,6 +127,26 @@ class Patterns:
     @cached_property
     def _slot(self) -> dict[tuple[str, int], int]:
         return {(self.profiles[profile].name, start): slot for slot, (profile, start) in enumerate(self.slots)}
+
+    def states_of(self, gpus: int, profiles: t.Any, on: t.Any, starts: t.Any) -> Ints:
+        """The state of each of ``gpus`` GPUs, from one row for each slice: the column of its profile, the number of its GPU, its start.
+
+        :raises FleetError: a start where the profile may not begin, slices that cannot stand together; the first GPU with such is named.
+        """
+        table = numpy.full((len(self.profiles), self.geometry.memory_slices), -1, dtype=numpy.int64)
+        for slot, (profile, start) in enumerate(self.slots):
+            table[profile, start] = slot
+        place, column = numpy.asarray(on, dtype=numpy.int64), numpy.asarray(profiles, dtype=numpy.int64)
+        slots = table[column, numpy.asarray(starts, dtype=numpy.int64)]
+        bits = numpy.where(slots < 0, 0, numpy.left_shift(1, numpy.maximum(slots, 0)))
+        states = numpy.zeros(gpus, dtype=numpy.int64)
+        numpy.bitwise_or.at(states, place, bits)
+        rows = numpy.minimum(numpy.searchsorted(self.states, states), len(self.states) - 1)
+        there = numpy.where(self.states[rows] == states, self.counts[rows].sum(axis=1), -1)
+        wrong = there != numpy.bincount(place, minlength=gpus)
+        if wrong.any():
+            raise FleetError(f"the slices of GPU {int(wrong.argmax())} cannot stand together")
+        return states
 
     def slices_of(self, state: int) -> tuple[Slice, ...]:
         """The slices of a state, in order of start."""
