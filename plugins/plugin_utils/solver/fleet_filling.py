@@ -112,7 +112,12 @@ class Filling:
         return self._place(self.seats[self.options.group[option]], klass, option, number, opened=False)
 
     def _place_opened(self, klass: int, option: int, number: int) -> int:
-        return self._place(self.seats[self.options.group[option]], klass, option, number, opened=True)
+        placed = more = self._place(self.seats[self.options.group[option]], klass, option, number, opened=True)
+        while more:
+            # What is open now has room for others of the class.
+            more = self._place_in_use(klass, option, min(number - placed, self._allowed(option)))
+            placed += more
+        return placed
 
     def _place_by_swap(self, klass: int, option: int, _number: int) -> int:
         """Seat one replica on a GPU with room whose host has none for it, after that GPU has changed places with one of another host."""
@@ -137,6 +142,8 @@ class Filling:
     def _place(self, seats: Seats, klass: int, option: int, number: int, *, opened: bool) -> int:
         """Seat up to ``number`` replicas, at most one on each host. ``opened``: on GPUs that nobody uses yet."""
         count, shape = int(self.options.count[klass]), int(self.options.shape[option])
+        if number <= 0:
+            return 0
         room = seats.room
         fits = room.gpus_for(shape, count) & (room.empty if opened else ~room.empty)
         hosts = numpy.flatnonzero(fits.any(axis=1) & room.hosts_for(seats.needs(numpy.asarray([klass]))[0]))

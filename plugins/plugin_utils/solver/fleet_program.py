@@ -188,7 +188,10 @@ class FleetProgram:
             boards[group].append(max(0.0, float(outcome.values[column])))
         return Relaxed(
             amount=numpy.where(self.column_of >= 0, numpy.maximum(0.0, outcome.values[self.column_of]), 0.0),
-            patterns=[numpy.asarray(each, dtype=numpy.int64) for each in patterns],
+            patterns=[
+                numpy.asarray(each, dtype=numpy.int64).reshape(len(each), len(self.options.boards[group.board].shapes))
+                for each, group in zip(patterns, self.options.groups, strict=True)
+            ],
             boards=[numpy.asarray(each, dtype=float) for each in boards],
             levels=dict(levels),
             held=dict(held),

@@ -194,9 +194,10 @@ def waits(problem: Problem, rows: Rows) -> list[str]:
     for row in rows:
         on[row[2]].append(row)
     held: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    model_of = {host["name"]: host["model"] for host in problem["hosts"]}
     models = {model["name"]: model for model in problem["models"]}
     for key, _replica, name, _gpu, mode, profile, _start in rows:
-        held[classes[key]["team"]].append((classes[key]["priority"], _gib(classes[key], models, _model(problem, name), mode, profile)))
+        held[classes[key]["team"]].append((classes[key]["priority"], _gib(classes[key], models, model_of[name], mode, profile)))
     found = []
     for key, one in classes.items():
         if count[key] >= one["replicas"]:
@@ -206,16 +207,6 @@ def waits(problem: Problem, rows: Rows) -> list[str]:
                 found.append(f"{key} (priority {one['priority']}) waits although {host['name']} could have it")
                 break
     return found
-
-
-_MODEL_OF: dict[int, dict[str, str]] = {}
-
-
-def _model(problem: Problem, name: str) -> str:
-    known = _MODEL_OF.setdefault(id(problem), {})
-    if not known:
-        known.update({host["name"]: host["model"] for host in problem["hosts"]})
-    return known[name]
 
 
 def _gib(one: dict[str, t.Any], models: dict[str, t.Any], model: str, mode: str, profile: str) -> int:
