@@ -83,7 +83,7 @@ class Board:
 
     def shapes_for(self, one: FleetClass) -> list[int]:
         """Numbers of the shapes that serve a class here; empty when none does."""
-        if one.not_models and self.model.name in one.not_models or one.models and self.model.name not in one.models:
+        if self.model.name in one.not_models or (one.models and self.model.name not in one.models):
             return []
         return [self._add(shape) for shape in self._shapes(one)]
 
@@ -151,8 +151,8 @@ class Board:
     def best_shared(self, prices: Floats, at_once: Sequence[int] | None) -> tuple[float, Ints]:
         """(an upper bound of the value, a pattern) of the shared GPU that is worth most at ``prices`` of the shapes: a knapsack.
 
-        With no more of each shape than ``at_once`` says; None: as many as fit. Exact as long as the limit of clients does not bind; where it does, the
-        pattern loses its cheapest shapes and the bound stays.
+        With no more of each shape than ``at_once`` says; None: as many as fit. Exact as long as the limit of clients does not bind; where
+        it does, the pattern loses its cheapest shapes and the bound stays.
         """
         most, share = self.room
         value = numpy.zeros((most + 1, share + 1))

@@ -25,7 +25,7 @@ try:
 except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
     numpy = None  # type: ignore[assignment] # what is not there is None
 
-# Rounds of exchanges in a group, rounds without any that are borne, pairs of hosts tried at once, and by how many partners move on each round.
+# Rounds of exchanges in a group; rounds without any that are borne; pairs of hosts tried at once; how far partners move on each round.
 ROUNDS, IDLE, PAIRS, STEP = 120, 12, 300, 37
 TINY = 1e-9
 
@@ -110,7 +110,7 @@ class _Table:
     def _room(self, replicas: Ints, hosts: Ints) -> NDArray[np.bool_]:
         """May each of a row's replicas join the row's host, as far as its class's limit goes?"""
         kind = self.kind[replicas]
-        return t.cast("NDArray[np.bool_]", self.held[kind, hosts[:, None]] < self.limit[kind])
+        return self.held[kind, hosts[:, None]] < self.limit[kind]
 
     def _swap(self, host: int, at: int, partner: int, to: int) -> None:
         one, other = int(self.row[host, at]), int(self.row[partner, to])

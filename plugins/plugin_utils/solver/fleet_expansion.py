@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """From a group of equal hosts to each of its hosts: which patterns its GPUs have, and which replicas take their places.
 
-CPU and RAM of a group are often needed to the last core, so that every host must get its fair part of both. Patterns first and replicas then
-are dealt in order of how far they are from the mean of their kind: what is heavy goes where most is left over, what is light where least is,
-and the last ones, near the mean, hardly matter. What is too much on a host is exchanged for a lighter replica of the same shape elsewhere.
+CPU and RAM of a group are often needed to the last core, so that every host must get its fair part of both. Patterns first and
+replicas then are dealt in order of how far they are from the mean of their kind: what is heavy goes where most is left over, what is light
+where least is, and the last ones, near the mean, hardly matter. What is too much on a host is exchanged for a lighter replica elsewhere.
 """
 
 from __future__ import annotations

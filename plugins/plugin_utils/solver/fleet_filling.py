@@ -112,7 +112,12 @@ class Filling:
         return self._place(self.seats[self.options.group[option]], klass, option, number, opened=False)
 
     def _place_opened(self, klass: int, option: int, number: int) -> int:
-        return self._place(self.seats[self.options.group[option]], klass, option, number, opened=True)
+        placed = more = self._place(self.seats[self.options.group[option]], klass, option, number, opened=True)
+        while more:
+            # What is open now has room for others of the class.
+            more = self._place_in_use(klass, option, min(number - placed, self._allowed(option)))
+            placed += more
+        return placed
 
     def _place_by_swap(self, klass: int, option: int, _number: int) -> int:
         """Seat one replica on a GPU with room whose host has none for it, after that GPU has changed places with one of another host."""
@@ -137,6 +142,8 @@ class Filling:
     def _place(self, seats: Seats, klass: int, option: int, number: int, *, opened: bool) -> int:
         """Seat up to ``number`` replicas, at most one on each host. ``opened``: on GPUs that nobody uses yet."""
         count, shape = int(self.options.count[klass]), int(self.options.shape[option])
+        if number <= 0:
+            return 0
         room = seats.room
         fits = room.gpus_for(shape, count) & (room.empty if opened else ~room.empty)
         hosts = numpy.flatnonzero(fits.any(axis=1) & room.hosts_for(seats.needs(numpy.asarray([klass]))[0]))
@@ -203,7 +210,7 @@ class Filling:
         first = seats.size
         seats.add(*(numpy.asarray([each]) for each in (klass, shape, host, mask)))
         self._count(seats, numpy.asarray([first]), 1)
-        high.take(need[None, :], *(numpy.asarray([each]) for each in (shape, host, mask)))
+        high.take(need[None, :], numpy.asarray([shape]), numpy.asarray([host]), numpy.asarray([mask]))
         return True
 
     def _leavers(self, seats: Seats, option: int, host: int, fits: Bools, need: Floats) -> tuple[int, list[int], int]:
@@ -258,17 +265,21 @@ class Filling:
     def _held_below(self, team: int, level: int) -> tuple[float, float]:
         """(memory, worth) that replicas of a team below a priority have."""
         under = [each for each in self.options.levels if each < level]
-        return tuple(sum(self._by_level[each][number][team] for each in under) for number in (0, 1))  # type: ignore[return-value]
+        return tuple(sum(self._by_level[each][number][team] for each in under) for number in (0, 1))
 
     def _below(self, team: int, level: int) -> Iterator[tuple[Seats, int]]:
-        """Replicas of a team below a priority, the lowest first."""
-        priority = self.options.priority
-        for under in [each for each in reversed(self.options.levels) if each < level]:
-            for seats in self.seats:
+        """Replicas of a team below a priority, the lowest first, of these the ones that the quota counts most for."""
+        options = self.options
+        for under in [each for each in reversed(options.levels) if each < level]:
+            found: list[tuple[float, float, int, int]] = []
+            for number, seats in enumerate(self.seats):
                 klass = seats.klass[: seats.size]
-                mine = seats.here[: seats.size] & (self.options.team[klass] == team) & (priority[klass] == under)
+                mine = seats.here[: seats.size] & (options.team[klass] == team) & (options.priority[klass] == under)
                 for one in numpy.flatnonzero(mine).tolist():
-                    yield seats, one
+                    cost = self._cost[number, int(klass[one]), int(seats.shape[one])]
+                    found.append((-float(options.memory[cost]), -float(options.worth[cost]), number, one))
+            for _memory, _worth, number, one in sorted(found):
+                yield self.seats[number], one
 
 
 # Hosts that are compared when somebody must give way.

@@ -32,7 +32,7 @@ MOST_AT_ONCE, AT_ONCE_TO_SPARE = 128, 2.0
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Equal hosts: ``board`` is the number of their kind of GPU, ``gpus`` how many each has, ``cpus`` and ``ram`` (GiB) what each may give."""
+    """Equal hosts: ``board`` is the number of their kind of GPU; each has ``gpus`` of them and may give ``cpus`` and ``ram`` (GiB)."""
 
     board: int
     gpus: int

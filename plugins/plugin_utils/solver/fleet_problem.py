@@ -51,8 +51,8 @@ class FleetHost:
 class FleetClass:
     """Equal replicas of one service. ``isolation``: ``exclusive`` (``count`` whole GPUs of one host), ``slice`` (MIG) or ``shared`` (MPS).
 
-    A replica needs ``memory_mib`` and ``compute`` of the GPU, ``cpus`` and ``ram_mib`` of the host. ``models``: the only ones allowed, all if
-    empty; ``not_models``: never these. ``profile``: this MIG profile and no other. ``max_per_host``: replicas on one host, None for any.
+    A replica needs ``memory_mib`` and ``compute`` of the GPU, ``cpus`` and ``ram_mib`` of the host. ``models``: the only ones allowed, all
+    if empty; ``not_models``: never these. ``profile``: this MIG profile and no other. ``max_per_host``: replicas on one host.
     """
 
     key: str
@@ -73,8 +73,9 @@ class FleetClass:
 
 @dataclass(frozen=True)
 class FleetQuota:
-    """The most that a team may hold: GPU memory (of whole GPUs and slices all of it, of shared GPUs what was asked for), and whole GPUs' worth.
+    """The most that a team may hold: GPU memory, and whole GPUs' worth. None: no limit.
 
+    All memory of whole GPUs and slices counts, of shared GPUs what was asked for.
     Memory counts in whole GiB for each GPU or slice, begun ones in full: a 1g.10gb is 10 GiB, whatever the board and its driver make of it.
     A slice is worth the greater of its shares in compute and memory slices; so is a place on a shared GPU in compute and memory.
     """
@@ -103,8 +104,9 @@ Row = tuple[str, int, str, int, str, str, int]
 class FleetAnswer:
     """``rows``: where every served replica is, in order of class, replica and GPU. ``served`` and ``bound`` by priority, greatest first.
 
-    ``bound``: no plan that serves the priorities above at least as well serves more replicas of this one. ``opened``: GPUs in use;
-    no plan that serves as many of each priority uses fewer than ``opened_bound``. ``solver``: its name and version.
+    No plan is better, in the order of the objective, than ``bound`` (replicas by priority) and then ``opened_bound`` (GPUs in use, of which
+    this plan has ``opened``): the bound of a priority holds for plans that serve those above as well as their stage found possible.
+    ``solver``: its name and version.
     """
 
     rows: list[Row]

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The whole fleet as a linear program over groups of equal hosts, solved priority by priority: how many of each class go where.
 
-Columns: replicas of a class at an option, and GPUs of a group with a pattern. Rows: the replicas asked for; of each shape in a group no more
-than its patterns supply; GPUs, CPU and RAM of a group; quotas. Each priority in turn is served as far as it goes and then held there; at the
-end as few GPUs as possible are opened. Supply is counted by shape and not by class, which keeps the program small.
+Columns: replicas of a class at an option, and GPUs of a group with a pattern. Rows: the replicas asked for; of each shape in a group no
+more than its patterns supply; GPUs, CPU and RAM of a group; quotas. Each priority in turn is served as far as it goes and then held there;
+at the end as few GPUs as possible are opened. Supply is counted by shape and not by class, which keeps the program small.
 
 Shared GPUs have too many patterns to list: those that pay at the present prices are added until none does. What is still to be gained
 then is part of the bound, so that the bounds hold for every plan.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, Program, Session
@@ -48,21 +48,26 @@ class Level:
     prices: dict[int, float]
 
     def given(self, served: dict[int, int]) -> float:
-        """The bound of a plan whose earlier stages serve only this much."""
-        return self.bound + sum(self.prices[level] * max(0, self.held[level] - served[level]) for level in self.held)
+        """The bound of a plan whose earlier stages serve this much: more there leaves less here.
+
+        The best value is concave in what is held, so that its slope at one point bounds it everywhere.
+        """
+        return self.bound + sum(self.prices[level] * (self.held[level] - served[level]) for level in self.held)
 
 
 @dataclass(frozen=True, eq=False)
 class Relaxed:
     """``amount``: replicas by option. ``patterns``: by group, shape (patterns, shapes); ``boards``: by group, GPUs of each pattern.
 
-    ``levels``: by priority.
+    ``levels`` by priority, and how many replicas of each are ``held``; no plan that serves so many opens fewer GPUs than ``opened``.
     """
 
     amount: Floats
     patterns: list[Ints]
     boards: list[Floats]
     levels: dict[int, Level]
+    held: dict[int, int]
+    opened: float = 0.0
 
 
 class FleetProgram:
@@ -96,17 +101,10 @@ class FleetProgram:
             outcome, slack = self._priced(lambda wanted=level: self._served_cost(wanted))  # type: ignore[misc] # mypy: a default in a lambda
             bound = float(numpy.floor(slack - outcome.objective + 1e-6))
             levels[level] = Level(bound, dict(held), self._prices(outcome, held))
-            held[level] = reachable(self._relaxed(outcome, levels), level, held)
+            held[level] = reachable(self._relaxed(outcome, levels, held), level, held)
             self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
-        outcome, _slack = self._priced(lambda: self.is_pattern.astype(float))
-        return self._relaxed(outcome, levels)
-
-    def opened_given(self, served: dict[int, int]) -> float:
-        """No plan that serves so many of each priority opens fewer GPUs. After :meth:`solve`."""
-        for level, number in served.items():
-            self.session.set_row(self.rows.level[level], number - 1e-6, numpy.inf)
         outcome, slack = self._priced(lambda: self.is_pattern.astype(float))
-        return float(numpy.ceil(outcome.objective - slack - 1e-6))
+        return replace(self._relaxed(outcome, levels, held), opened=float(numpy.ceil(outcome.objective - slack - 1e-6)))
 
     def _prices(self, outcome: Outcome, held: dict[int, int]) -> dict[int, float]:
         return {level: max(0.0, float(outcome.duals[self.rows.level[level]])) for level in held}
@@ -120,17 +118,25 @@ class FleetProgram:
     def _priced(self, cost: Callable[[], Floats]) -> tuple[Outcome, float]:
         """(the solution, how much better one with patterns not known yet could be)."""
         opening = 0.0
-        for spread, rounds in ((True, MOST_ROUNDS), (False, LAST_ROUNDS)):
-            for _round in range(rounds):
-                self.session.set_costs(cost())
-                outcome = self.session.solve()
-                opening = float(cost()[self.pattern_columns[0][0]]) if self.pattern_columns else 0.0
+        rounds = [True] * MOST_ROUNDS + [False] * LAST_ROUNDS
+        while True:
+            self.session.set_costs(cost())
+            outcome = self.session.solve()
+            opening = float(cost()[self.pattern_columns[0][0]]) if self.pattern_columns else 0.0
+            enough = PRICED_TO * max(1.0, abs(outcome.objective))
+            fresh: dict[int, list[Ints]] = {}
+            while rounds:
+                spread = rounds.pop(0)
                 slack, fresh = self._missing(outcome, opening, spread=spread)
-                if not fresh or slack <= PRICED_TO * max(1.0, abs(outcome.objective)):
+                if fresh and slack > enough:
                     break
-                for board, patterns in fresh.items():
-                    self._add_patterns(board, numpy.asarray(patterns))
-        return outcome, self._missing(outcome, opening, spread=False)[0]
+                # Nothing to be gained with few of a shape at once: the last rounds look at all patterns.
+                rounds = [False] * LAST_ROUNDS if spread else []
+                fresh = {}
+            if not fresh:
+                return outcome, self._missing(outcome, opening, spread=False)[0]
+            for board, patterns in fresh.items():
+                self._add_patterns(board, numpy.asarray(patterns))
 
     def _missing(self, outcome: Outcome, opening: float, *, spread: bool) -> tuple[float, dict[int, list[Ints]]]:
         """(what unknown patterns could bring at most, those that would pay by board)."""
@@ -174,7 +180,7 @@ class FleetProgram:
         )
         self.is_pattern = numpy.concatenate((self.is_pattern, numpy.zeros(len(mine), dtype=bool)))
 
-    def _relaxed(self, outcome: Outcome, levels: dict[int, Level]) -> Relaxed:
+    def _relaxed(self, outcome: Outcome, levels: dict[int, Level], held: dict[int, int]) -> Relaxed:
         patterns: list[list[Ints]] = [[] for _group in self.options.groups]
         boards: list[list[float]] = [[] for _group in self.options.groups]
         for column, group, pattern in self.pattern_columns:
@@ -182,14 +188,18 @@ class FleetProgram:
             boards[group].append(max(0.0, float(outcome.values[column])))
         return Relaxed(
             amount=numpy.where(self.column_of >= 0, numpy.maximum(0.0, outcome.values[self.column_of]), 0.0),
-            patterns=[numpy.asarray(each, dtype=numpy.int64) for each in patterns],
+            patterns=[
+                numpy.asarray(each, dtype=numpy.int64).reshape(len(each), len(self.options.boards[group.board].shapes))
+                for each, group in zip(patterns, self.options.groups, strict=True)
+            ],
             boards=[numpy.asarray(each, dtype=float) for each in boards],
             levels=dict(levels),
+            held=dict(held),
         )
 
 
 class Rows:
-    """Where each row of the program is, and its upper bound. Rows of groups, quotas and priorities have a first one and follow each other."""
+    """Where each row of the program is, and its upper bound. Those of groups, quotas and priorities follow each other."""
 
     def __init__(self, options: Options) -> None:
         self.options = options

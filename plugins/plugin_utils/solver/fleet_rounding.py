@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """From the whole fleet's linear program to whole numbers: replicas by option, and GPUs by pattern that have room for them.
 
-A vertex of the program has few broken numbers: only they, and the room that is left beside the others, are decided by small integer programs.
+A vertex of the program has few broken numbers: only they, and the room that is left beside the others, are decided by integer programs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if t.TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
+    Bools = NDArray[np.bool_]
 
 try:
     import numpy
@@ -29,51 +30,71 @@ except ImportError:  # pragma: no cover # each of the two cases is a whole test 
 
 NEARLY = 1e-6
 # How far from its broken value a number may be rounded.
-REACH = 2
+REACH, WIDE_REACH = 2, 40
 # How often the rest of a group's shared GPUs is solved anew.
 DIVES = 6
-ROUNDING = Limits(gap=0.0, nodes=300)
+ROUNDING = Limits(gap=0.0, nodes=100)
 PATTERNS = Limits(gap=0.0, nodes=200)
 
 
 def rounded(options: Options, relaxed: Relaxed) -> Ints:
-    """Whole replicas by option, within every row of the linear program: as many of the first priority as possible, then of the next."""
+    """Whole replicas by option, within every row of the linear program: as many of the first priority as possible, then of the next.
+
+    Where the broken numbers alone do not reach what the stages held, all options of their classes may change.
+    """
     best = numpy.floor(relaxed.amount + NEARLY).astype(numpy.int64)
     broken = numpy.flatnonzero(relaxed.amount - best > NEARLY)
+    wide = numpy.flatnonzero(numpy.isin(options.klass, options.klass[broken]) | _in_tight_teams(options, relaxed))
     priority = options.priority[options.klass]
     held: dict[int, int] = {}
     for level in options.levels:
-        if (priority[broken] == level).any():
-            try:
-                best = _round_level(options, relaxed, best, broken, (level, held))
-            except SolverError:
-                # Not found within the limits: what is there already is within every row.
-                pass
+        for chosen, reach in ((broken, REACH), (wide, WIDE_REACH)):
+            if (priority[chosen] == level).any() and best[priority == level].sum() < relaxed.held.get(level, 0):
+                try:
+                    best = _round_level(options, relaxed, best, chosen, reach, (level, held))
+                except SolverError:
+                    # Not found within the limits: what is there already is within every row.
+                    pass
         held[level] = int(best[priority == level].sum())
     return best
+
+
+def _in_tight_teams(options: Options, relaxed: Relaxed) -> Bools:
+    """Options that the solution uses, of teams that use all of a quota."""
+    team = options.team[options.klass]
+    mine = team >= 0
+    tight = numpy.zeros(len(options.quotas) + 1, dtype=bool)
+    for cost, most in ((options.memory, options.quota_memory), (options.worth, options.quota_worth)):
+        used = numpy.bincount(team[mine], weights=(relaxed.amount * cost)[mine], minlength=len(options.quotas))
+        tight[:-1] |= used > most - 1.0
+    return tight[team] & (relaxed.amount > NEARLY)
 
 
 def reachable(options: Options, relaxed: Relaxed, level: int, held: dict[int, int]) -> int:
     """How many replicas of a priority whole numbers near the solution of its stage serve, while those before keep what they have."""
     best = numpy.floor(relaxed.amount + NEARLY).astype(numpy.int64)
     broken = numpy.flatnonzero(relaxed.amount - best > NEARLY)
+    wide = numpy.flatnonzero(numpy.isin(options.klass, options.klass[broken]) | _in_tight_teams(options, relaxed))
+    wide = wide[options.priority[options.klass[wide]] >= level]
     mine = options.priority[options.klass] == level
-    if mine[broken].any():
-        try:
-            best = _round_level(options, relaxed, best, broken, (level, held))
-        except SolverError:
-            # Not found within the limits: what is there already is within every row.
-            pass
+    aim = numpy.floor(relaxed.amount[mine].sum() + NEARLY)
+    for chosen, reach in ((broken, REACH), (wide, WIDE_REACH)):
+        if mine[chosen].any() and best[mine].sum() < aim:
+            try:
+                best = _round_level(options, relaxed, best, chosen, reach, (level, held))
+            except SolverError:
+                # Not found within the limits: what is there already is within every row.
+                pass
     return int(best[mine].sum())
 
 
-def _round_level(options: Options, relaxed: Relaxed, known: Ints, broken: Ints, stage: tuple[int, dict[int, int]]) -> Ints:
+def _round_level(options: Options, relaxed: Relaxed, known: Ints, broken: Ints, reach: int, stage: tuple[int, dict[int, int]]) -> Ints:
     """The broken numbers anew, so that most of this level are served while the levels before keep what they have."""
     level, held = stage
     rows = Rows(options)
     priority = options.priority[options.klass]
-    lower = numpy.maximum(0.0, numpy.floor(relaxed.amount[broken]) - REACH)
-    upper = numpy.minimum(options.most[broken], numpy.ceil(relaxed.amount[broken]) + REACH)
+    lower = numpy.maximum(0.0, numpy.floor(relaxed.amount[broken]) - reach)
+    upper = numpy.minimum(options.most[broken], numpy.ceil(relaxed.amount[broken]) + reach)
     program = Program()
     columns = program.add_columns(len(broken), -(priority[broken] == level).astype(float), lower, upper, whole=True)
     rest = known.astype(float)
@@ -88,7 +109,7 @@ def _round_level(options: Options, relaxed: Relaxed, known: Ints, broken: Ints, 
     row, column, value = rows.entries(broken)
     program.add_entries(row, columns[column], value)
     for group, (patterns, boards) in enumerate(zip(relaxed.patterns, relaxed.boards, strict=True)):
-        used = numpy.flatnonzero(boards > NEARLY)
+        used = numpy.arange(len(boards)) if reach > REACH else numpy.flatnonzero(boards > NEARLY)
         if len(used):
             more = program.add_columns(len(used))
             which, shape = numpy.nonzero(patterns[used])
@@ -199,17 +220,17 @@ def _tailored(board: Board, wanted: Ints, at_once: Ints) -> tuple[Ints, Floats, 
     program.add_rows(len(wanted), wanted)
     session = Session(program)
     patterns: list[Ints] = []
-    for fresh in (first, *([None] * MOST_ROUNDS)):
-        if fresh is None:
-            pattern = board.best_shared(numpy.maximum(0.0, outcome.duals), at_once.tolist())
-            if pattern[0] <= 1.0 + PRICED_TO or any((pattern[1] == each).all() for each in patterns):
-                break
-            fresh = pattern[1][None, :]
+    fresh = first
+    for _round in range(MOST_ROUNDS):
         which, shape = numpy.nonzero(fresh)
         entries = (shape, which, fresh[which, shape].astype(float))
         session.add_columns(numpy.ones(len(fresh)), numpy.full(len(fresh), numpy.inf), entries)
         patterns += list(fresh)
         outcome = session.solve()
+        worth, pattern = board.best_shared(numpy.maximum(0.0, outcome.duals), at_once.tolist())
+        if worth <= 1.0 + PRICED_TO or any((pattern == each).all() for each in patterns):
+            break
+        fresh = pattern[None, :]
     used = outcome.values > NEARLY
     return numpy.asarray(patterns)[used], outcome.values[used], numpy.maximum(0.0, outcome.duals)
 

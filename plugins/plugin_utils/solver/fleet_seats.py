@@ -174,7 +174,7 @@ class Seats:
 
     def held(self, klass: int) -> NDArray[np.int16]:
         """By host, replicas of a class."""
-        return self._held[self._row[klass]]
+        return t.cast("NDArray[np.int16]", self._held[self._row[klass]])
 
     def on(self, host: int, gpu: int | None = None) -> Ints:
         """Numbers of the replicas that are on a host, or on one GPU of it."""

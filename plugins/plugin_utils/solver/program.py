@@ -36,7 +36,11 @@ def available() -> bool:
 
 def version() -> str | None:
     """``HiGHS 1.15.1``; None without it. A plan names it: another version may break ties in another way."""
-    return None if highspy is None else f"HiGHS {highspy.Highs().version()}"  # type: ignore[no-untyped-call] # highspy leaves it so
+    return None if highspy is None else f"HiGHS {_highs().version()}"
+
+
+def _highs() -> t.Any:
+    return highspy.Highs()  # type: ignore[no-untyped-call] # highspy leaves it untyped
 
 
 class SolverError(Exception):
@@ -122,10 +126,10 @@ class Program:
         if highspy is None:
             raise SolverError("highspy is not installed")
         limits = limits or Limits()
-        solver = highspy.Highs()  # type: ignore[no-untyped-call] # as above
+        solver = _highs()
         whole = _joined(self._whole) > 0
         mixed = bool(whole.any()) and not relaxed
-        options: dict[str, bool | float | str] = {
+        options: dict[str, bool | int | float | str] = {
             "output_flag": False,
             "threads": 1,
             "parallel": "off",
@@ -179,8 +183,8 @@ class Program:
         row, column, value = (numpy.concatenate(parts) for parts in zip(*self._entries, strict=True))
         place, which = numpy.unique(column * max(1, self.rows) + row, return_inverse=True)
         total = numpy.bincount(which, weights=value, minlength=len(place))
-        start = numpy.searchsorted(place // max(1, self.rows), numpy.arange(self.columns + 1)).astype(numpy.int64)
-        return start, place % max(1, self.rows), total.astype(float)
+        start = numpy.searchsorted(place // max(1, self.rows), numpy.arange(self.columns + 1))
+        return start.astype(numpy.int64), (place % max(1, self.rows)).astype(numpy.int64), total.astype(float)
 
 
 class Session:
@@ -193,8 +197,8 @@ class Session:
         """Open it. :raises SolverError: as :meth:`Program.solve` does."""
         if highspy is None:
             raise SolverError("highspy is not installed")
-        self._solver = highspy.Highs()  # type: ignore[no-untyped-call] # as above
-        options: dict[str, bool | float | str] = {
+        self._solver = _highs()
+        options: dict[str, bool | int | float | str] = {
             "output_flag": False,
             "threads": 1,
             "parallel": "off",

@@ -48,7 +48,7 @@ def plan_whole_fleet(problem: FleetProblem) -> FleetAnswer:
         # Sizes had to be rounded up. Bounds that hold come from a program with sizes rounded down.
         program = FleetProgram(options_of(problem, up=False))
         relaxed = program.solve(partial(reachable, program.options))
-    return _answer(options, seats, program, relaxed)
+    return _answer(options, seats, relaxed)
 
 
 def _seated(options: Options, relaxed: Relaxed) -> list[Seats]:
@@ -65,7 +65,7 @@ def _seated(options: Options, relaxed: Relaxed) -> list[Seats]:
     return seats
 
 
-def _answer(options: Options, seats: list[Seats], program: FleetProgram, relaxed: Relaxed) -> FleetAnswer:
+def _answer(options: Options, seats: list[Seats], relaxed: Relaxed) -> FleetAnswer:
     served = dict.fromkeys(options.levels, 0)
     opened = 0
     for one in seats:
@@ -76,9 +76,9 @@ def _answer(options: Options, seats: list[Seats], program: FleetProgram, relaxed
     return FleetAnswer(
         rows=_rows(options, seats),
         served=served,
-        bound={level: relaxed.levels[level].given(served) for level in options.levels},
+        bound={level: relaxed.levels[level].bound for level in options.levels},
         opened=opened,
-        opened_bound=program.opened_given(served),
+        opened_bound=relaxed.opened,
         solver=version(),
     )
 

@@ -4,7 +4,7 @@
 """Large fleets and what is asked of them, as plain data from a seed: six models, host kinds that differ in CPU and RAM, teams with quotas.
 
 Demand is 115 % of what the GPUs hold. CPU and RAM per replica follow its GPU memory with a wide spread, so that they bind on the lean
-host kinds and not on the rich ones. A third of the teams asks for more than its quota, some of them with their highest priority alone.
+host kinds and not on the rich ones. Almost half of the teams asks for more than its quota, some of them for twice as much.
 """
 
 from __future__ import annotations
@@ -15,10 +15,34 @@ import typing as t
 
 GIB = 1024
 SEVENTHS = {
-    "a100-40": (("1g.5gb", 4864, 1, 1), ("1g.10gb", 9856, 1, 2), ("2g.10gb", 9856, 2, 2), ("3g.20gb", 19968, 3, 4), ("4g.20gb", 19968, 4, 4)),
-    "a100-80": (("1g.10gb", 9728, 1, 1), ("1g.20gb", 19968, 1, 2), ("2g.20gb", 19968, 2, 2), ("3g.40gb", 40448, 3, 4), ("4g.40gb", 40448, 4, 4)),
-    "h100-80": (("1g.10gb", 9984, 1, 1), ("1g.20gb", 20224, 1, 2), ("2g.20gb", 20224, 2, 2), ("3g.40gb", 40448, 3, 4), ("4g.40gb", 40448, 4, 4)),
-    "h200-141": (("1g.18gb", 16384, 1, 1), ("1g.35gb", 33792, 1, 2), ("2g.35gb", 33792, 2, 2), ("3g.71gb", 71680, 3, 4), ("4g.71gb", 71680, 4, 4)),
+    "a100-40": (
+        ("1g.5gb", 4864, 1, 1),
+        ("1g.10gb", 9856, 1, 2),
+        ("2g.10gb", 9856, 2, 2),
+        ("3g.20gb", 19968, 3, 4),
+        ("4g.20gb", 19968, 4, 4),
+    ),
+    "a100-80": (
+        ("1g.10gb", 9728, 1, 1),
+        ("1g.20gb", 19968, 1, 2),
+        ("2g.20gb", 19968, 2, 2),
+        ("3g.40gb", 40448, 3, 4),
+        ("4g.40gb", 40448, 4, 4),
+    ),
+    "h100-80": (
+        ("1g.10gb", 9984, 1, 1),
+        ("1g.20gb", 20224, 1, 2),
+        ("2g.20gb", 20224, 2, 2),
+        ("3g.40gb", 40448, 3, 4),
+        ("4g.40gb", 40448, 4, 4),
+    ),
+    "h200-141": (
+        ("1g.18gb", 16384, 1, 1),
+        ("1g.35gb", 33792, 1, 2),
+        ("2g.35gb", 33792, 2, 2),
+        ("3g.71gb", 71680, 3, 4),
+        ("4g.71gb", 71680, 4, 4),
+    ),
 }
 FULL = {"a100-40": ("7g.40gb", 40192), "a100-80": ("7g.80gb", 81152), "h100-80": ("7g.80gb", 81152), "h200-141": ("7g.141gb", 143872)}
 STARTS = {(1, 1): [0, 1, 2, 3, 4, 5, 6], (1, 2): [0, 2, 4, 6], (2, 2): [0, 2, 4], (3, 4): [0, 4], (4, 4): [0], (7, 8): [0]}
@@ -39,7 +63,16 @@ def geometry(model: str) -> dict[str, t.Any]:
     """MIG geometry of a model as the host facts write it."""
     full, memory = FULL[model]
     profiles = [
-        {"name": name, "id": number, "slices": slices, "size": size, "memory_mib": mib, "sm": 14 * slices, "max": MOST[slices, size], "starts": STARTS[slices, size]}
+        {
+            "name": name,
+            "id": number,
+            "slices": slices,
+            "size": size,
+            "memory_mib": mib,
+            "sm": 14 * slices,
+            "max": MOST[slices, size],
+            "starts": STARTS[slices, size],
+        }
         for number, (name, mib, slices, size) in enumerate((*SEVENTHS[model], (full, memory, 7, 8)))
     ]
     return {"compute_slices": 7, "memory_slices": 8, "profiles": profiles}
@@ -63,7 +96,11 @@ def hosts(gpus: int) -> list[dict[str, t.Any]]:
     wanted = [(share * part * gpus, name, kind) for name, (_g, share, _c, kinds) in MODELS.items() for *kind, part in kinds]
     open_gpus = float(gpus)
     for ideal, name, (per_host, cores, ram) in sorted(wanted, key=lambda each: -each[0]):
-        number = math.ceil(ideal / per_host - 1e-9) if gpus >= 1000 else min(max(1, round(ideal / per_host)), int(open_gpus // min(per_host, open_gpus or 1)))
+        number = (
+            math.ceil(ideal / per_host - 1e-9)
+            if gpus >= 1000
+            else min(max(1, round(ideal / per_host)), int(open_gpus // min(per_host, open_gpus or 1)))
+        )
         for index in range(number):
             if open_gpus < 1 and gpus < 1000:
                 return found
@@ -122,20 +159,32 @@ def _size(one: dict[str, t.Any], capacity: dict[str, int]) -> float:
     """GPUs that a replica takes on the smallest of the fleet's models that may serve it; 0 when none may."""
     found = []
     for name, (gib, *_others) in MODELS.items():
-        if name not in capacity or name in one["not_models"] or (one["models"] and name not in one["models"]) or one["memory_mib"] > gib * GIB:
+        if (
+            name not in capacity
+            or name in one["not_models"]
+            or (one["models"] and name not in one["models"])
+            or one["memory_mib"] > gib * GIB
+        ):
             continue
         if one["isolation"] == "exclusive":
             found.append(1.0)
         elif one["isolation"] == "slice" and name in SEVENTHS:
-            fitting = [max(size / 8, slices / 7) for _n, mib, slices, size in SEVENTHS[name] if mib >= one["memory_mib"] and slices / 7 >= one["compute"] - 1e-9]
+            fitting = [
+                max(size / 8, slices / 7)
+                for _n, mib, slices, size in SEVENTHS[name]
+                if mib >= one["memory_mib"] and slices / 7 >= one["compute"] - 1e-9
+            ]
             found += [min(fitting, default=1.0)]
         elif one["isolation"] == "shared" and name not in SEVENTHS:
             found.append(max(one["memory_mib"] / gib / GIB, one["compute"]))
     return min(found, default=0.0)
 
 
-def world(gpus: int, classes: int, seed: int, load: float = 1.15) -> dict[str, t.Any]:
-    """A whole problem: ``models``, ``hosts``, ``classes`` and ``quotas``, lists of plain dicts. ``load``: demand over capacity."""
+def world(gpus: int, classes: int, seed: int, load: float = 1.15, *, harsh: bool = False) -> dict[str, t.Any]:
+    """A whole problem: ``models``, ``hosts``, ``classes`` and ``quotas``, lists of plain dicts. ``load``: demand over capacity.
+
+    ``harsh``: the tightest quotas do not even hold what their team asks for with the highest priority.
+    """
     rng = random.Random(seed)
     machines = hosts(gpus)
     capacity: dict[str, int] = {}
@@ -154,6 +203,6 @@ def world(gpus: int, classes: int, seed: int, load: float = 1.15) -> dict[str, t
     quotas = []
     for team in sorted({one["team"] for one in asked}):
         memory = sum(one["replicas"] * one["memory_mib"] for one in asked if one["team"] == team)
-        tight = rng.choices(((0.15, 0.35), (0.5, 1.0), (1.1, 2.0)), (15, 30, 55))[0]
+        tight = rng.choices(((0.15, 0.35) if harsh else (0.35, 0.6), (0.6, 1.0), (1.1, 2.0)), (15, 30, 55))[0]
         quotas.append({"team": team, "memory_mib": int(memory * rng.uniform(*tight)) + 16 * GIB})
     return {"models": models(), "hosts": machines, "classes": asked, "quotas": quotas}

@@ -1,0 +1,162 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whole fleets: 100,000 GPUs of six models, 2,000 service classes, 20 quotas, three priorities; and small ones down to a single GPU.
+
+Each plan is made by a cold process and checked by code that shares nothing with the solver. Beside it a greedy baseline: the same classes
+by priority, largest first, each on the first hosts that have room.
+
+    python tests/bench/planner/whole_fleet.py --gpus 100000 --classes 2000 --seed 4
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import sys
+import typing as t
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "collections"), str(Path(__file__).resolve().parents[1])]
+
+from planner.cold import cold
+from planner.fleet_checks import opened, served, violations, waits
+from planner.fleet_world import world
+
+FULL, QUICK = (100_000, 2_000), (5_000, 300)
+SMALL = ((1, 2), (2, 3), (10, 12), (200, 200))
+# Demand beyond this is not asked of the checker of waiting replicas, which looks at every pair of class and host.
+WAITING_CHECKED = 1_000
+
+
+def solve(problem: dict[str, t.Any]) -> dict[str, t.Any]:
+    """What the cold process does: plain data in, plain data out."""
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import read_problem
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.whole_fleet import plan_whole_fleet
+
+    answer = plan_whole_fleet(read_problem(problem))
+    return {
+        "rows": answer.rows,
+        "served": answer.served,
+        "bound": answer.bound,
+        "opened": answer.opened,
+        "opened_bound": answer.opened_bound,
+        "gaps": answer.gaps,
+        "solver": answer.solver,
+    }
+
+
+def greedy(problem: dict[str, t.Any]) -> dict[str, t.Any]:
+    """The baseline: priority, then size; first host with room. MIG slices by first fit of profile and start; no quota is ever broken."""
+    from planner.fleet_baseline import first_fit
+
+    return {"rows": first_fit(problem)}
+
+
+def case(gpus: int, classes: int, seed: int, *, baseline: bool = False) -> dict[str, t.Any]:
+    """Figures of one problem."""
+    problem = world(gpus, classes, seed)
+    run = cold("planner.whole_fleet", "solve", problem)
+    answer = run.answer
+    rows = answer["rows"]
+    wrong = violations(problem, rows)
+    told, counted = answer["served"], served(problem, rows)
+    if told != counted or answer["opened"] != opened(rows):
+        wrong.append(f"told {told} and {answer['opened']} GPUs, counted {counted} and {opened(rows)}")
+    wrong += [
+        f"priority {level}: {number} served is above the bound {answer['bound'][level]}"
+        for level, number in told.items()
+        if number > answer["bound"][level]
+    ]
+    if gpus <= WAITING_CHECKED:
+        wrong += waits(problem, rows)[:5]
+    figures = {
+        "gpus": sum(host["gpus"] for host in problem["hosts"]),
+        "hosts": len(problem["hosts"]),
+        "classes": len(problem["classes"]),
+        "asked": sum(one["replicas"] for one in problem["classes"]),
+        "seed": seed,
+        **run.figures,
+        "served": {str(level): number for level, number in told.items()},
+        "bound": {str(level): round(number, 2) for level, number in answer["bound"].items()},
+        "opened": answer["opened"],
+        "opened_bound": answer["opened_bound"],
+        "gap_percent": {name: round(100 * gap, 4) for name, gap in answer["gaps"].items()},
+        "digest": hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16],
+        "violations": wrong,
+    }
+    if baseline:
+        other = cold("planner.whole_fleet", "greedy", problem)
+        beside = other.answer["rows"]
+        figures["greedy"] = {
+            **other.figures,
+            "served": {str(level): number for level, number in served(problem, beside).items()},
+            "opened": opened(beside),
+            "violations": violations(problem, beside),
+        }
+    return figures
+
+
+def _vector(figures: dict[str, t.Any]) -> tuple[float, ...]:
+    """The objective: replicas by priority, greatest first, then GPUs that stay closed."""
+    return (*(figures["served"][level] for level in sorted(figures["served"], reverse=True)), -figures["opened"])
+
+
+def metamorphic(gpus: int, classes: int, seed: int) -> dict[str, t.Any]:
+    """Order and names of the input, the doubled fleet, five runs."""
+    problem = world(gpus, classes, seed)
+    plain = cold("planner.whole_fleet", "solve", problem).answer
+    wrong = []
+    shuffled = {
+        **problem,
+        **{name: random.Random(seed).sample(problem[name], len(problem[name])) for name in ("hosts", "classes", "models", "quotas")},
+    }
+    if cold("planner.whole_fleet", "solve", shuffled, hash_seed=1).answer["rows"] != plain["rows"]:
+        wrong.append("another order of the input changes the plan")
+    names = {host["name"]: f"n{number:06}" for number, host in enumerate(sorted(problem["hosts"], key=lambda host: host["name"]))}
+    renamed = {**problem, "hosts": [{**host, "name": names[host["name"]]} for host in problem["hosts"]]}
+    back = cold("planner.whole_fleet", "solve", renamed).answer["rows"]
+    if back != [(*row[:2], names[row[2]], *row[3:]) for row in plain["rows"]]:
+        wrong.append("other names of the hosts change more than names")
+    wrong += [
+        f"run {run} differs"
+        for run in range(3)
+        if cold("planner.whole_fleet", "solve", problem, hash_seed=run + 2).answer["rows"] != plain["rows"]
+    ]
+    twice = {
+        **problem,
+        "hosts": [{**host, "name": f"{host['name']}{half}"} for host in problem["hosts"] for half in "ab"],
+        "classes": [{**one, "replicas": 2 * one["replicas"]} for one in problem["classes"]],
+        "quotas": [{**quota, "memory_mib": 2 * quota["memory_mib"]} for quota in problem["quotas"]],
+    }
+    double = cold("planner.whole_fleet", "solve", twice).answer
+    ratio = sum(double["served"].values()) / max(1, 2 * sum(plain["served"].values()))
+    return {"doubled_percent": round(100 * (ratio - 1), 4), "violations": wrong}
+
+
+def measure(quick: bool) -> dict[str, t.Any]:
+    """All cases. ``quick``: one of 5,000 GPUs, and the small ones."""
+    (gpus, classes), seeds = (QUICK, (1,)) if quick else (FULL, (1, 2, 3, 4, 5))
+    cases = [case(gpus, classes, seed, baseline=seed == 1) for seed in seeds]
+    small = [case(*size, seed) for size in SMALL for seed in ((1,) if quick else (1, 2, 3))]
+    found = {"cases": cases, "small": small, "metamorphic": metamorphic(*((300, 60) if quick else QUICK), 1)}
+    found["violations"] = [line for each in (*cases, *small, found["metamorphic"]) for line in each["violations"]]
+    return found
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", type=int, default=FULL[0])
+    parser.add_argument("--classes", type=int, default=FULL[1])
+    parser.add_argument("--seed", type=int, action="append")
+    parser.add_argument("--baseline", action="store_true")
+    parser.add_argument("--metamorphic", action="store_true")
+    given = parser.parse_args()
+    for number in given.seed or [1]:
+        if given.metamorphic:
+            print(json.dumps(metamorphic(given.gpus, given.classes, number)), flush=True)
+        else:
+            print(json.dumps(case(given.gpus, given.classes, number, baseline=given.baseline)), flush=True)

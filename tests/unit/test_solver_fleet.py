@@ -1,0 +1,180 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The whole-fleet solver: allowed plans, bounds that hold, an objective that is lexicographic, and names that are only names."""
+
+from __future__ import annotations
+
+import random
+import typing as t
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, read_problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.whole_fleet import plan_whole_fleet
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.planner.fleet_baseline import first_fit
+from bench.planner.fleet_checks import opened, served, violations, waits
+from bench.planner.fleet_world import models, world
+
+GIB = 1024
+Problem = dict[str, t.Any]
+
+
+def plan(problem: Problem) -> FleetAnswer:
+    return plan_whole_fleet(read_problem(problem))
+
+
+def host(name: str, model: str = "a100-80", gpus: int = 1, **other: t.Any) -> Problem:
+    modes = ("mig", "whole") if model not in ("l40s-48", "t4-16") else ("shared", "whole")
+    return {"name": name, "model": model, "gpus": gpus, "cpus": 64, "ram_mib": 512 * GIB, "modes": modes, "clients": 48, **other}
+
+
+def service(key: str, replicas: int = 1, **other: t.Any) -> Problem:
+    base = {"team": "lin", "priority": 1, "isolation": "slice", "memory_mib": 9 * GIB, "compute": 0.0, "max_per_host": None}
+    return {"key": key, "replicas": replicas, "models": (), "not_models": (), "cpus": 1.0, "ram_mib": GIB, **base, **other}
+
+
+def problem(hosts: list[Problem], classes: list[Problem], quotas: list[Problem] | None = None) -> Problem:
+    return {"models": models(), "hosts": hosts, "classes": classes, "quotas": quotas or []}
+
+
+def objective(asked: Problem, rows: list[t.Any]) -> tuple[int, ...]:
+    """Replicas by priority, greatest first, then GPUs that stay closed."""
+    return (*(number for _level, number in sorted(served(asked, rows).items(), reverse=True)), -opened(rows))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), gpus=st.integers(1, 40), classes=st.integers(1, 14), harsh=st.booleans())
+def test_a_plan_is_allowed_within_its_bounds_and_no_worse_than_first_fit(seed: int, gpus: int, classes: int, harsh: bool) -> None:
+    asked = world(gpus, classes, seed, harsh=harsh)
+    answer = plan(asked)
+    assert violations(asked, answer.rows) == []
+    assert answer.served == served(asked, answer.rows)
+    assert answer.opened == opened(answer.rows)
+    assert waits(asked, answer.rows) == []
+    bound = tuple(number for _level, number in sorted(answer.bound.items(), reverse=True))
+    assert objective(asked, answer.rows)[:-1] <= bound
+    assert objective(asked, first_fit(asked))[:-1] <= bound
+
+
+@pytest.fixture(scope="module")
+def middle() -> tuple[Problem, FleetAnswer]:
+    asked = world(1_200, 120, 7)
+    return asked, plan(asked)
+
+
+def test_a_middle_fleet_is_close_to_its_bounds(middle: tuple[Problem, FleetAnswer]) -> None:
+    asked, answer = middle
+    assert violations(asked, answer.rows) == []
+    assert answer.gaps["3"] < 0.005
+    assert answer.gaps["2"] < 0.01
+    assert objective(asked, answer.rows) > objective(asked, first_fit(asked))
+
+
+def test_order_and_hash_seed_of_the_input_change_nothing(middle: tuple[Problem, FleetAnswer]) -> None:
+    asked, answer = middle
+    shuffled = {name: random.Random(1).sample(asked[name], len(asked[name])) for name in asked}
+    assert plan(shuffled).rows == answer.rows
+
+
+def test_names_of_hosts_are_only_names() -> None:
+    asked = world(150, 40, 3)
+    names = {each["name"]: f"n{number:04}" for number, each in enumerate(sorted(asked["hosts"], key=lambda each: each["name"]))}
+    renamed = {**asked, "hosts": [{**each, "name": names[each["name"]]} for each in asked["hosts"]]}
+    assert plan(renamed).rows == [(*row[:2], names[row[2]], *row[3:]) for row in plan(asked).rows]
+
+
+def test_a_fleet_and_a_demand_twice_as_large_serve_twice_as_much(middle: tuple[Problem, FleetAnswer]) -> None:
+    asked, answer = middle
+    twice = {
+        **asked,
+        "hosts": [{**each, "name": each["name"] + half} for each in asked["hosts"] for half in "ab"],
+        "classes": [{**one, "replicas": 2 * one["replicas"]} for one in asked["classes"]],
+        "quotas": [{**quota, "memory_mib": 2 * quota["memory_mib"]} for quota in asked["quotas"]],
+    }
+    double = plan(twice)
+    assert violations(twice, double.rows) == []
+    assert sum(double.served.values()) == pytest.approx(2 * sum(answer.served.values()), rel=0.02)
+
+
+def test_a_higher_priority_takes_the_only_place() -> None:
+    asked = problem([host("a")], [service("low", isolation="exclusive"), service("high", isolation="exclusive", priority=2)])
+    answer = plan(asked)
+    assert [row[0] for row in answer.rows] == ["high"]
+    assert answer.bound == {2: 1, 1: 0}
+
+
+def test_the_fewest_gpus_are_opened() -> None:
+    asked = problem([host("a", gpus=4), host("b", gpus=4)], [service("one", 14)])
+    answer = plan(asked)
+    assert (answer.served, answer.opened, answer.opened_bound) == ({1: 14}, 2, 2)
+
+
+def test_a_replica_with_several_gpus_has_them_on_one_host() -> None:
+    asked = problem(
+        [host("a", gpus=4), host("b", gpus=4)],
+        [service("pair", 3, isolation="exclusive", count=2, priority=3), service("four", 1, isolation="exclusive", count=4, priority=2)],
+    )
+    answer = plan(asked)
+    assert violations(asked, answer.rows) == []
+    assert answer.served[3] == 3
+
+
+@pytest.mark.parametrize(
+    ("hosts", "classes", "quotas", "expected"),
+    [
+        pytest.param([host("a", cpus=5)], [service("one", 7, cpus=2.0)], [], 2, id="cpu"),
+        pytest.param([host("a", ram_mib=3 * GIB)], [service("one", 7)], [], 3, id="ram"),
+        pytest.param([host("a"), host("b")], [service("one", 7, max_per_host=2)], [], 4, id="spread"),
+        pytest.param([host("a")], [service("one", 7)], [{"team": "lin", "memory_mib": 35 * GIB}], 3, id="memory quota"),
+        pytest.param([host("a")], [service("one", 7)], [{"team": "lin", "gpus": 0.5}], 3, id="gpu quota"),
+        pytest.param([host("a")], [service("one", 7, not_models=("a100-80",))], [], 0, id="model"),
+        pytest.param([host("a", modes=("whole",))], [service("one", 7)], [], 0, id="mode"),
+        pytest.param([host("a")], [service("one", 7, profile="2g.20gb")], [], 3, id="profile"),
+        pytest.param([host("a", "t4-16")], [service("one", 9, isolation="shared", memory_mib=4 * GIB)], [], 3, id="memory of a shared GPU"),
+        pytest.param([host("a", "l40s-48")], [service("one", 9, isolation="shared", compute=0.3)], [], 3, id="compute of a shared GPU"),
+        pytest.param([host("a", "l40s-48", clients=2)], [service("one", 9, isolation="shared", memory_mib=GIB)], [], 2, id="clients"),
+        pytest.param(
+            [host("a", "t4-16", reserve_mib=8 * GIB)], [service("one", 9, isolation="shared", memory_mib=4 * GIB)], [], 1, id="reserve"
+        ),
+        pytest.param([], [service("one")], [], 0, id="no hosts"),
+        pytest.param([host("a")], [], [], 0, id="no classes"),
+    ],
+)
+def test_each_rule_binds(hosts: list[Problem], classes: list[Problem], quotas: list[Problem], expected: int) -> None:
+    asked = problem(hosts, classes, quotas)
+    answer = plan(asked)
+    assert violations(asked, answer.rows) == []
+    assert len(answer.rows) == expected
+
+
+def test_sizes_without_a_common_measure_are_rounded_up_and_the_bound_down() -> None:
+    classes = [service(f"s{number}", 3, isolation="shared", memory_mib=3001 + 7 * number, compute=0.101) for number in range(4)]
+    asked = problem([host("a", "t4-16", gpus=3)], classes)
+    answer = plan(asked)
+    assert violations(asked, answer.rows) == []
+    assert answer.served[1] <= answer.bound[1]
+    assert answer.served[1] == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"hosts": [host("a"), host("a")]}, "host a is there twice"),
+        ({"hosts": [host("a", "b200")]}, "there is no model b200"),
+        ({"hosts": [host("a", modes=("fast",))]}, "its modes fast"),
+        ({"hosts": [host("a", cpus=-1)]}, "cpus is -1"),
+        ({"classes": [service("one", isolation="alone")]}, "isolation alone"),
+        ({"classes": [service("one", memory_mib=-5)]}, "memory_mib is -5"),
+        ({"classes": [service("one", 3_000_000)]}, "3,000,000 replicas"),
+        ({"classes": [service("one", count=2)]}, "2 GPUs a replica"),
+        ({"classes": [service("one", colour="red")]}, "FleetClass one"),
+        ({"quotas": [{"team": "lin", "memory_mib": -1}]}, "memory_mib is -1"),
+    ],
+)
+def test_bad_input_is_told(change: Problem, words: str) -> None:
+    with pytest.raises(FleetError, match=words):
+        read_problem({**problem([host("a")], [service("one")]), **change})

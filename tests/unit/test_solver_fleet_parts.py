@@ -1,0 +1,118 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Parts of the whole-fleet solver by themselves: the best shared GPU, exchanges between hosts, and a program that stays open."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, Shape, smallest_profiles
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealt
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import options_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel, read_problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Program, Session
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bench.planner.fleet_world import models
+
+SIZES = st.tuples(st.integers(1, 6), st.integers(0, 5), st.integers(1, 9))
+
+
+def shared_board(room: tuple[int, int], sizes: list[tuple[int, int, int]], clients: int = 48) -> Board:
+    board = Board(FleetModel("x", 1000), ("shared",), clients, 0)
+    board.shapes = [Shape("shared", "", memory, compute, memory, 0.1) for memory, compute, _price in sizes]
+    board.room, board.at_once = room, [99] * len(sizes)
+    return board
+
+
+@settings(max_examples=25, deadline=None)
+@given(room=st.tuples(st.integers(1, 9), st.integers(1, 6)), sizes=st.lists(SIZES, min_size=1, max_size=3), most=st.integers(1, 4))
+def test_the_best_shared_gpu_is_the_best(room: tuple[int, int], sizes: list[tuple[int, int, int]], most: int) -> None:
+    board = shared_board(room, sizes)
+    prices = np.asarray([float(price) for _memory, _compute, price in sizes])
+    fitting = [
+        counts
+        for counts in itertools.product(range(most + 1), repeat=len(sizes))
+        if all(sum(size[part] * count for size, count in zip(sizes, counts, strict=True)) <= room[part] for part in (0, 1))
+    ]
+    best = max(float(np.asarray(counts) @ prices) for counts in fitting)
+    worth, pattern = board.best_shared(prices, [most] * len(sizes))
+    assert worth == best
+    assert pattern @ prices == best
+    assert tuple(pattern.tolist()) in fitting
+
+
+def test_a_limit_of_clients_leaves_the_bound_and_drops_the_cheapest() -> None:
+    worth, pattern = shared_board((10, 10), [(1, 1, 2), (2, 1, 5)], clients=3).best_shared(np.asarray([2.0, 5.0]), None)
+    assert worth >= 15
+    assert pattern.sum() == 3
+
+
+def test_the_smallest_profile_serves_and_a_double_memory_one_stands_for_two_slices() -> None:
+    def names(memory: int, compute: float, profile: str | None = None) -> list[str]:
+        one = FleetClass("x", "t", 1, 1, "slice", memory, compute, profile=profile)
+        return [each.name for each in smallest_profiles(A100, one)]
+
+    assert names(4_000, 0) == ["1g.10gb"]
+    assert names(15_000, 0) == ["1g.20gb"]
+    assert names(15_000, 2 / 7) == ["2g.20gb"]
+    assert names(4_000, 0, "3g.40gb") == ["3g.40gb"]
+    assert names(90_000, 0) == []
+
+
+def test_hosts_exchange_until_neither_has_too_much() -> None:
+    hosts = [{"name": name, "model": "a100-80", "gpus": 1, "cpus": 10, "ram_mib": 1 << 20} for name in "ab"]
+    classes = [
+        {"key": key, "team": "t", "priority": 1, "replicas": 2, "isolation": "slice", "memory_mib": 1000, "cpus": cpus}
+        for key, cpus in (("heavy", 7.0), ("light", 3.0))
+    ]
+    options = options_of(read_problem({"models": models(), "hosts": hosts, "classes": classes}))
+    slots = np.full((2, 1, 1), 2)
+    dealt = Dealt(
+        np.asarray([0, 0, 1, 1]), np.zeros(4, dtype=int), np.asarray([0, 0, 1, 1]), slots, np.asarray([[-4.0, 9.0], [4.0, 9.0]]), slots, []
+    )
+    exchange(options, dealt)
+    assert dealt.left[:, 0].tolist() == [0.0, 0.0]
+    assert sorted(zip(dealt.klass.tolist(), dealt.host.tolist(), strict=True)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_what_is_too_much_even_then_is_taken_off_the_lowest_priority() -> None:
+    hosts = [{"name": "a", "model": "a100-80", "gpus": 1, "cpus": 10, "ram_mib": 1 << 20}]
+    classes = [
+        {"key": key, "team": "t", "priority": priority, "replicas": 1, "isolation": "slice", "memory_mib": 1000, "cpus": 6.0}
+        for key, priority in (("first", 2), ("second", 1))
+    ]
+    options = options_of(read_problem({"models": models(), "hosts": hosts, "classes": classes}))
+    dealt = Dealt(
+        np.asarray([0, 1]),
+        np.zeros(2, dtype=int),
+        np.zeros(2, dtype=int),
+        np.full((1, 1, 1), 2),
+        np.asarray([[-2.0, 9.0]]),
+        np.zeros(1),
+        [],
+    )
+    take_off(options, dealt)
+    assert dealt.klass.tolist() == [0]
+    assert dealt.left[0, 0] == 4.0
+
+
+@settings(max_examples=25, deadline=None)
+@given(costs=st.lists(st.integers(-9, 9), min_size=2, max_size=6), room=st.integers(1, 20))
+def test_an_open_program_ends_where_a_fresh_one_does(costs: list[int], room: int) -> None:
+    """Columns come one by one, each solved from where the last one ended."""
+    begun = Program()
+    begun.add_rows(2, upper=[room, 7.0])
+    session = Session(begun)
+    whole = Program()
+    rows = whole.add_rows(2, upper=[room, 7.0])
+    for number, cost in enumerate(costs):
+        value = np.asarray([1.0 + number % 3, 2.0])
+        session.add_columns(np.asarray([float(cost)]), np.asarray([5.0]), (np.asarray([0, 1]), np.zeros(2, dtype=int), value))
+        whole.add_entries(rows, whole.add_columns(1, cost, upper=5.0), value)
+        assert abs(session.solve().objective - whole.solve().objective) < 1e-6
