@@ -43,7 +43,7 @@ class Request(t.NamedTuple):
 
 
 class Mix(t.NamedTuple):
-    """What is asked for and on what. ``requests``: (weight, what of the GPU) with a list of CPU choices; ``fleet``: (share of the nodes, node)."""
+    """What is asked for, and of which shapes the fleet is; each with its weight."""
 
     name: str
     requests: list[dict[str, t.Any]]
@@ -155,7 +155,12 @@ def _spec(text: str) -> tuple[str, ...]:
 
 
 def draw(mix: Mix, seed: str) -> t.Iterator[Request]:
-    """Requests of a mix without end, the same ones for the same seed."""
+    """Requests of a mix without end, the same ones for the same seed.
+
+    :raises ValueError: none of them would ever ask for a GPU.
+    """
+    if not any(each["weight"] > 0 and each["num_gpu"] > 0 for each in mix.requests):
+        raise ValueError(f"mix {mix.name} asks for no GPU")
     rng = random.Random(f"requests {mix.name} {seed}")
     weights = [each["weight"] for each in mix.requests]
     while True:
@@ -179,9 +184,14 @@ def stream(source: t.Iterator[Request], size: float) -> list[Request]:
 
 
 def again(requests: list[Request], seed: str) -> t.Iterator[Request]:
-    """Requests drawn from a list, each time any of them: the protocol of a trace that is shorter or longer than the fleet is large."""
+    """A list of requests in random order, again and again: a trace may be shorter or longer than the fleet is large.
+
+    :raises ValueError: none of them asks for a GPU.
+    """
+    if not any(request.size for request in requests):
+        raise ValueError("the trace asks for no GPU")
     rng = random.Random(f"trace {seed}")
-    while requests:
+    while True:
         order = list(requests)
         rng.shuffle(order)
         yield from order
