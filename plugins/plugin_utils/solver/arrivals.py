@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import random
-import typing as t
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,12 +30,14 @@ LEAST_LEFT = 0.3
 """And for at least so much more than has come already."""
 FIRST_REVIEW = 16
 """Requests before the first look back; then at each doubling."""
+LEAST_AHEAD = 0.001
+"""Of the GPUs, by which another policy has to beat the default one in the replays."""
 ENOUGH_TO_REPLAY = 128
 """Requests from which a replay says more than the default does."""
 KINDS_REPLAYED = 512
-LEAST_EXPECTED = 5.0
+LEAST_EXPECTED = 8.0
 """Of a class of requests, for the comparison of two mixes; rarer classes count as one."""
-SURPRISE = 4.0
+SURPRISE = 5.0
 """Standard deviations by which a mix has to differ from the expected one before that is given up."""
 
 
@@ -110,7 +111,7 @@ class Admission:
 
     def _new_chooser(self) -> Chooser:
         policy = {policy.name: policy for policy in POLICIES}[self.lesson.policy]
-        return Chooser(policy, self._pool, Demand(self.lesson.counts, self._pool.shapes))
+        return Chooser(policy, self._pool, self._pool.demand(self.lesson.counts))
 
 
 def differ(expected: Mapping[Request, float], came: Mapping[Request, float]) -> bool:
@@ -156,22 +157,20 @@ def _replayed(pool: Pool, counts: Mapping[Request, float], horizon: float) -> Le
         return Lesson(counts)
     part = pool.sample(NODES_REPLAYED)
     streams = [_stream(kinds, horizon * WHOLE * part.gpus, seed) for seed in range(STREAMS_REPLAYED)]
-    demand = Demand(counts, part.shapes)
+    demand = part.demand(counts)
     filled = {policy.name: [_filled(policy, part.copy(), demand, stream) for stream in streams] for policy in POLICIES}
-    best = FUTURES.name
-    for name in filled:
-        if _ahead(filled[name], filled[best]):
-            best = name
-    start = sum(WHOLE * node.shape.gpus for node in part.nodes)
-    return Lesson(counts, best, {name: sum(values) / len(values) / max(1, start) for name, values in filled.items()})
+    size = WHOLE * max(1, part.gpus)
+    better = [name for name in filled if _ahead(filled[name], filled[FUTURES.name], LEAST_AHEAD * size)]
+    best = max(better, key=lambda name: sum(filled[name]), default=FUTURES.name)
+    return Lesson(counts, best, {name: sum(values) / len(values) / size for name, values in filled.items()})
 
 
-def _ahead(one: Sequence[int], other: Sequence[int]) -> bool:
-    """Is the mean of the differences above their standard error?"""
+def _ahead(one: Sequence[int], other: Sequence[int], least: float) -> bool:
+    """Is the mean of the differences above twice its standard error, and above ``least``?"""
     pairs = [left - right for left, right in zip(one, other, strict=True)]
     mean = sum(pairs) / len(pairs)
     spread = math.sqrt(sum((pair - mean) ** 2 for pair in pairs) / max(1, len(pairs) - 1) / len(pairs))
-    return mean > spread
+    return mean > max(least, 2 * spread)
 
 
 def _stream(kinds: Mapping[Request, float], size: float, seed: int) -> list[Request]:

@@ -14,8 +14,7 @@ from __future__ import annotations
 import math
 import random
 import typing as t
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 try:
@@ -47,6 +46,14 @@ class Request:
     gpus: int
     milli: int
     models: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """:raises ValueError: less than nothing, or parts of several GPUs."""
+        part = 1 <= self.milli <= WHOLE if self.gpus == 1 else self.milli == (WHOLE if self.gpus else 0)
+        if min(self.cpu, self.memory, self.gpus) < 0 or not part:
+            raise ValueError(
+                f"{self.gpus} GPUs of {self.milli} thousandths each, CPU {self.cpu} and memory {self.memory} can't be asked for"
+            )
 
     @property
     def size(self) -> int:
@@ -96,9 +103,14 @@ def _up(value: int, step: float) -> int:
 
 
 class Demand:
-    """The requests that are expected, as arrays over kinds; ``holds[kind, shape]``: an empty node of the shape could take it."""
+    """The requests that are expected, as arrays over kinds; ``holds[kind, shape]``: an empty node of the shape could take it.
 
-    def __init__(self, counts: Mapping[Request, float], shapes: Sequence[Shape], limit: int = 256) -> None:
+    ``rate[kind, shape]``: how often a GPU of that shape sees the kind, when each kind is spread evenly over the GPUs that could hold it:
+    hardware that some requests can't do without sees more of them.
+    """
+
+    def __init__(self, counts: Mapping[Request, float], shapes: Sequence[Shape], gpus: Sequence[int], limit: int = 256) -> None:
+        """``gpus``: of all nodes of each shape together; ``limit``: kinds that are told apart."""
         kinds = merged(counts, limit)
         self.kinds = tuple(sorted(kinds))
         self.shapes = tuple(shapes)
@@ -109,13 +121,10 @@ class Demand:
         )
         self.size: Ints = self.gpus * self.milli
         self.holds: Flags = np.array([[shape.holds(kind) for shape in shapes] for kind in self.kinds], dtype=bool).reshape(-1, len(shapes))
+        reach = (self.holds * np.array(gpus, dtype=float)).sum(1)
+        self.rate: Floats = self.holds * (self.share * sum(gpus) / np.maximum(reach, 1.0))[:, None]
         self._on_gpu = np.flatnonzero(self.gpus > 0)
         self._sizes, self._of_size = np.unique(self.milli[self._on_gpu], return_inverse=True)
-
-    @classmethod
-    def of(cls, requests: Iterable[Request], shapes: Sequence[Shape]) -> Demand:
-        """What a list of requests lets expect."""
-        return cls({request: float(count) for request, count in Counter(requests).items()}, shapes)
 
     def usable(self, rows: Rows) -> Floats:
         """Thousandths of the free GPU that the next request can stand on, in expectation; requests of CPU alone use none."""
@@ -140,12 +149,12 @@ class Demand:
 class Futures:
     """Sampled sequences of requests that a node of each shape might see; the same ones for every state, so that states compare."""
 
-    def __init__(self, demand: Demand, sequences: int = 24, length: int = 20, seed: int = 0) -> None:
+    def __init__(self, demand: Demand, sequences: int = 40, length: int = 14, seed: int = 0) -> None:
         """``sequences`` for each shape, each of ``length`` requests: a node is worth what it makes of many of them, not of the next few."""
         # What stands for no request at all asks for more memory than there is.
         which = np.full((len(demand.shapes), sequences, length), len(demand.kinds), dtype=np.int64)
         for number in range(len(demand.shapes)):
-            which[number] = self._draw(demand, number, which[number], seed)
+            which[number] = self._draw(demand.rate[:, number], which[number], seed)
         order = which.transpose(2, 0, 1)
         self._cpu = np.append(demand.cpu, 0)[order]
         self._memory = np.append(demand.memory, np.iinfo(np.int64).max)[order]
@@ -154,9 +163,9 @@ class Futures:
         self.sequences, self.length = sequences, length
 
     @staticmethod
-    def _draw(demand: Demand, number: int, none: Ints, seed: int) -> Ints:
-        """Kinds for one shape: in the shares in which those that it can hold come, spread evenly over the sequences."""
-        weight = np.cumsum(demand.share * demand.holds[:, number])
+    def _draw(rate: Floats, none: Ints, seed: int) -> Ints:
+        """Kinds for one shape: in the shares in which they come to it, spread evenly over the sequences."""
+        weight = np.cumsum(rate)
         if not len(weight) or weight[-1] <= 0:
             return none
         points = (np.arange(none.size) + 0.5) / none.size

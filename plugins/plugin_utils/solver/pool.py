@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import copy
 import typing as t
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import NO_FIT, WHOLE, Request, Rows, Shape
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import NO_FIT, WHOLE, Demand, Request, Rows, Shape
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError
 
 try:
     import numpy as np
@@ -69,6 +70,9 @@ class Pool:
     """What the nodes have free; nodes go by number here, in the order of ``interleaved``."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
+        """:raises SolverError: there is no numpy here."""
+        if np is None:
+            raise SolverError("numpy is not installed, and online admission needs it")
         self.nodes = interleaved(nodes)
         self.shapes = tuple(sorted({node.shape for node in nodes}, key=lambda shape: (shape.cpu, shape.memory, shape.gpus, shape.model)))
         number = {shape: place for place, shape in enumerate(self.shapes)}
@@ -82,6 +86,11 @@ class Pool:
         self.most_cpu = max([1, *(shape.cpu for shape in self.shapes)])
         self.most_memory = max([1, *(shape.memory for shape in self.shapes)])
         self._held: dict[Request, Flags] = {}
+
+    def demand(self, counts: Mapping[Request, float]) -> Demand:
+        """What these nodes may expect when requests come as often as ``counts`` says."""
+        nodes = np.bincount(self.shape, minlength=len(self.shapes))
+        return Demand(counts, self.shapes, [int(count) * shape.gpus for count, shape in zip(nodes, self.shapes, strict=True)])
 
     @property
     def gpus(self) -> int:
@@ -118,7 +127,7 @@ class Pool:
         return room
 
     def options(self, request: Request, which: Ints) -> Options:
-        """All places on the nodes ``which``, which have room: a GPU for each amount that is free, the fullest first; whole ones in order."""
+        """All places on nodes that have room: one GPU of each amount that is free, the fullest first; whole GPUs in their order."""
         if request.gpus == 1 and request.milli < WHOLE:
             fitting = np.where(self.free[which] >= request.milli, self.free[which], NO_FIT)
             order = np.argsort(fitting, axis=1, kind="stable")

@@ -85,7 +85,8 @@ class Kept:
             self._now[changed] = self._measure(pool.rows(changed))
             self._version[changed] = pool.version[changed]
         kept: Floats = self._measure(options.after) - self._now[options.node]
-        return np.floor(100 / (1 + np.exp(-(kept + request.size) / WHOLE))) if self._coarse else kept
+        points: Floats = np.floor(100 / (1 + np.exp(-(kept + request.size) / WHOLE)))
+        return points if self._coarse else kept
 
 
 def nothing(_pool: Pool, _request: Request, options: Options) -> Floats:

@@ -15,7 +15,6 @@ import typing as t
 from collections import Counter
 
 import numpy as np
-
 from planner.arrival_world import Node, Request
 
 Place = tuple[int, tuple[int, ...]]
@@ -78,7 +77,7 @@ class Baseline:
 class FirstFit(Baseline):
     """The first node."""
 
-    def choose(self, request: Request, which: np.ndarray) -> int:
+    def choose(self, _request: Request, which: np.ndarray) -> int:
         """The first."""
         return int(which[0])
 
@@ -90,7 +89,7 @@ class Random(Baseline):
         super().__init__(nodes)
         self.rng = random.Random(f"random policy {seed}")
 
-    def choose(self, request: Request, which: np.ndarray) -> int:
+    def choose(self, _request: Request, which: np.ndarray) -> int:
         """Any."""
         return int(which[self.rng.randrange(len(which))])
 
@@ -130,7 +129,7 @@ class DotProduct(Scored):
 class BestFit(Scored):
     """The least that is left, all resources added up with equal weight."""
 
-    def score(self, request: Request, which: np.ndarray) -> np.ndarray:
+    def score(self, _request: Request, which: np.ndarray) -> np.ndarray:
         """Negative sum; the request takes the same from each node."""
         return -sum(self.parts(which))
 

@@ -65,7 +65,14 @@ EQUAL = [{"weight": 1, "cpu_milli": 96_000, "memory_mib": 768 * GIB, "gpus": 8, 
 
 def _asks(weight: float, gpus: int, milli: int, cpus: list[float], ratios: tuple[int, ...] = (2, 4, 8), spec: str = "") -> dict[str, t.Any]:
     """Requests of one size of GPU with several sizes of CPU (in cores) and of memory (GiB a core)."""
-    return {"weight": weight, "num_gpu": gpus, "gpu_milli": milli, "cpu_milli": [int(1000 * each) for each in cpus], "gib": list(ratios), "gpu_spec": spec}
+    return {
+        "weight": weight,
+        "num_gpu": gpus,
+        "gpu_milli": milli,
+        "cpu_milli": [int(1000 * each) for each in cpus],
+        "gib": list(ratios),
+        "gpu_spec": spec,
+    }
 
 
 def _fractions(weight: float, cpus: list[float], spec: str = "", ratios: tuple[int, ...] = (2, 4, 8)) -> list[dict[str, t.Any]]:
@@ -119,7 +126,12 @@ MIXES = {
     ),
     "cpu-tight": Mix(
         "cpu-tight",
-        [_asks(15, 0, 0, [4, 8, 16]), *_fractions(35, [4, 6, 8, 10, 12]), _asks(45, 1, 1000, [8, 12, 16, 20, 24]), _asks(5, 2, 1000, [24, 40])],
+        [
+            _asks(15, 0, 0, [4, 8, 16]),
+            *_fractions(35, [4, 6, 8, 10, 12]),
+            _asks(45, 1, 1000, [8, 12, 16, 20, 24]),
+            _asks(5, 2, 1000, [24, 40]),
+        ],
         HOSTS,
     ),
     "cpu-tight-equal-hosts": Mix(
@@ -244,5 +256,7 @@ def read_trace(path: Path) -> list[Request]:
 
 def read_nodes(path: Path) -> list[Node]:
     """Nodes of a list: columns sn, cpu_milli, memory_mib, gpu, model. Those without a GPU are left out, as in the published protocol."""
-    rows = [(row["sn"], _whole(row, "cpu_milli"), _whole(row, "memory_mib"), _whole(row, "gpu"), row.get("model") or "") for row in _rows(path)]
+    rows = [
+        (row["sn"], _whole(row, "cpu_milli"), _whole(row, "memory_mib"), _whole(row, "gpu"), row.get("model") or "") for row in _rows(path)
+    ]
     return [Node(*row) for row in rows if row[3]]
