@@ -86,7 +86,9 @@ class Kept:
             self._version[changed] = pool.version[changed]
         kept: Floats = self._measure(options.after) - self._now[options.node]
         points: Floats = np.floor(100 / (1 + np.exp(-(kept + request.size) / WHOLE)))
-        return points if self._coarse else kept
+        if self._coarse:
+            return points
+        return kept
 
 
 def nothing(_pool: Pool, _request: Request, options: Options) -> Floats:

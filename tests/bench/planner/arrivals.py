@@ -138,9 +138,9 @@ def _peers(case: Case, runs: list[Run], seeds: list[str], violations: list[str])
 
 
 def most_possible(run: Run) -> float:
-    """Per cent of the GPUs that nobody can exceed, not even who knows the whole stream and may refuse: nodes of a shape as one large one.
+    """Per cent of the GPUs that nobody can exceed, not even who knows the stream and may refuse: all nodes of a shape as one.
 
-    A linear program over kinds and shapes; what single nodes and GPUs can't share out is left out of it, so it is above what can be reached.
+    A linear program over kinds and shapes. That single nodes and GPUs have borders is no part of it: it is above what can be reached.
     """
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Program
 
