@@ -99,22 +99,16 @@ def nothing(_pool: Pool, _request: Request, options: Options) -> Floats:
 def least_left(pool: Pool, _request: Request, options: Options) -> Floats:
     """Best fit: the less is left of all resources together, as parts of the largest node, the better."""
     after = options.after
-    left = after.cpu / pool.most_cpu + after.memory / pool.most_memory + after.free.sum(1) / (WHOLE * max(1, after.free.shape[1]))
+    left: Floats = after.cpu / pool.most_cpu + after.memory / pool.most_memory + after.free.sum(1) / (WHOLE * max(1, after.free.shape[1]))
     return -left
 
 
 def most_used(pool: Pool, _request: Request, options: Options) -> Floats:
     """Packing of nodes: the greater a part of the node is used, the better; mean over resources."""
-    shapes = [pool.shapes[number] for number in range(len(pool.shapes))]
-    parts = []
-    for left, all_of_it in (
-        (options.after.cpu, [shape.cpu for shape in shapes]),
-        (options.after.memory, [shape.memory for shape in shapes]),
-        (options.after.free.sum(1), [WHOLE * shape.gpus for shape in shapes]),
-    ):
-        parts.append(left / np.maximum(1, np.array(all_of_it))[options.after.shape])
-    worth: Floats = -(parts[0] + parts[1] + parts[2])
-    return worth
+    after = options.after
+    cpu, memory, gpu = np.maximum(1, [[shape.cpu, shape.memory, WHOLE * shape.gpus] for shape in pool.shapes]).T
+    left: Floats = after.cpu / cpu[after.shape] + after.memory / memory[after.shape] + after.free.sum(1) / gpu[after.shape]
+    return -left
 
 
 def gpus_in_use(pool: Pool, request: Request, options: Options) -> Floats:

@@ -15,8 +15,10 @@ import typing as t
 from collections import Counter
 
 import numpy as np
+from numpy.typing import NDArray
 from planner.arrival_world import Node, Request
 
+Numbers = NDArray[t.Any]
 Place = tuple[int, tuple[int, ...]]
 
 
@@ -33,17 +35,17 @@ class Baseline:
         self.free = np.where(np.arange(self.most) < self.gpus[:, None], 1000, 0)
         self.models = np.array([node.model for node in nodes])
         self.version = np.zeros(len(nodes), dtype=np.int64)
-        self._allowed: dict[tuple[str, ...], np.ndarray] = {}
+        self._allowed: dict[tuple[str, ...], Numbers] = {}
 
-    def allowed(self, models: tuple[str, ...]) -> np.ndarray:
+    def allowed(self, models: tuple[str, ...]) -> Numbers:
         """Which nodes have one of the models."""
         if models not in self._allowed:
             self._allowed[models] = np.isin(self.models, models) if models else np.ones(len(self.nodes), dtype=bool)
         return self._allowed[models]
 
-    def fits(self, request: Request) -> np.ndarray:
+    def fits(self, request: Request) -> Numbers:
         """Which nodes have room."""
-        room = (self.cpu >= request.cpu) & (self.memory >= request.memory) & self.allowed(request.models)
+        room: Numbers = (self.cpu >= request.cpu) & (self.memory >= request.memory) & self.allowed(request.models)
         if request.gpus:
             room &= (self.free >= request.milli).sum(1) >= request.gpus
         return room
@@ -69,7 +71,7 @@ class Baseline:
         self.version[node] += 1
         return node, gpus
 
-    def choose(self, request: Request, which: np.ndarray) -> int:
+    def choose(self, request: Request, which: Numbers) -> int:
         """The node among those that fit."""
         raise NotImplementedError
 
@@ -77,7 +79,7 @@ class Baseline:
 class FirstFit(Baseline):
     """The first node."""
 
-    def choose(self, _request: Request, which: np.ndarray) -> int:
+    def choose(self, _request: Request, which: Numbers) -> int:
         """The first."""
         return int(which[0])
 
@@ -89,7 +91,7 @@ class Random(Baseline):
         super().__init__(nodes)
         self.rng = random.Random(f"random policy {seed}")
 
-    def choose(self, _request: Request, which: np.ndarray) -> int:
+    def choose(self, _request: Request, which: Numbers) -> int:
         """Any."""
         return int(which[self.rng.randrange(len(which))])
 
@@ -102,15 +104,15 @@ class Random(Baseline):
 class Scored(Baseline):
     """The highest score; the first of equals."""
 
-    def choose(self, request: Request, which: np.ndarray) -> int:
+    def choose(self, request: Request, which: Numbers) -> int:
         """The first of the best."""
         return int(which[np.argmax(self.score(request, which))])
 
-    def score(self, request: Request, which: np.ndarray) -> np.ndarray:
+    def score(self, request: Request, which: Numbers) -> Numbers:
         """One number for each node."""
         raise NotImplementedError
 
-    def parts(self, which: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def parts(self, which: Numbers) -> tuple[Numbers, Numbers, Numbers]:
         """(CPU, memory, GPU) left, as shares of the largest node of the fleet."""
         left = self.free[which].sum(1)
         return self.cpu[which] / self.cpu_all.max(), self.memory[which] / self.memory_all.max(), left / (1000 * self.most)
@@ -119,41 +121,45 @@ class Scored(Baseline):
 class DotProduct(Scored):
     """The smallest product of what is asked and what is left."""
 
-    def score(self, request: Request, which: np.ndarray) -> np.ndarray:
+    def score(self, request: Request, which: Numbers) -> Numbers:
         """Negative product."""
         cpu, memory, gpu = self.parts(which)
         asked = (request.cpu / self.cpu_all.max(), request.memory / self.memory_all.max(), request.size / (1000 * self.most))
-        return -(cpu * asked[0] + memory * asked[1] + gpu * asked[2])
+        product: Numbers = cpu * asked[0] + memory * asked[1] + gpu * asked[2]
+        return -product
 
 
 class BestFit(Scored):
     """The least that is left, all resources added up with equal weight."""
 
-    def score(self, _request: Request, which: np.ndarray) -> np.ndarray:
+    def score(self, _request: Request, which: Numbers) -> Numbers:
         """Negative sum; the request takes the same from each node."""
-        return -sum(self.parts(which))
+        cpu, memory, gpu = self.parts(which)
+        left: Numbers = cpu + memory + gpu
+        return -left
 
 
 class BinPack(Scored):
     """The node with the greatest part of itself allocated after placing, the mean over CPU, memory and GPU."""
 
-    def score(self, request: Request, which: np.ndarray) -> np.ndarray:
+    def score(self, request: Request, which: Numbers) -> Numbers:
         """Mean part allocated."""
         cpu = 1 - (self.cpu[which] - request.cpu) / self.cpu_all[which]
         memory = 1 - (self.memory[which] - request.memory) / self.memory_all[which]
         gpu = 1 - (self.free[which].sum(1) - request.size) / (1000 * self.gpus[which])
-        return cpu + memory + gpu
+        used: Numbers = cpu + memory + gpu
+        return used
 
 
 class GpuPacking(Scored):
     """First GPUs that are shared already, then idle GPUs of nodes in use, then idle nodes; the fullest of each."""
 
-    def score(self, request: Request, which: np.ndarray) -> np.ndarray:
+    def score(self, request: Request, which: Numbers) -> Numbers:
         """Tier, then how full."""
         free = self.free[which]
         whole = np.where(np.arange(self.most) < self.gpus[which][:, None], free == 1000, False)
         used = self.gpus[which] - whole.sum(1)
-        score = np.where(used > 0, 1.0, 0.0) + used / (10.0 * self.most)
+        score: Numbers = np.where(used > 0, 1.0, 0.0) + used / (10.0 * self.most)
         if request.gpus == 1 and request.milli < 1000:
             fitting = np.where((free >= request.milli) & (free < 1000), free, 2000).min(1)
             score = np.where(fitting < 2000, 3.0 - fitting / 1000, score)
@@ -167,12 +173,13 @@ class GpuClustering(Scored):
         super().__init__(nodes)
         self.held: list[Counter[tuple[int, int]]] = [Counter() for _node in nodes]
 
-    def score(self, request: Request, which: np.ndarray) -> np.ndarray:
+    def score(self, request: Request, which: Numbers) -> Numbers:
         """Tier, then how full."""
         sort = (request.gpus, request.milli)
         held = [self.held[each] for each in which]
         tier = np.array([3.0 if set(one) == {sort} else 2.0 if sort in one else 1.0 if not one else 0.0 for one in held])
-        return tier + 0.5 * (1 - self.free[which].sum(1) / (1000 * self.gpus[which]))
+        worth: Numbers = tier + 0.5 * (1 - self.free[which].sum(1) / (1000 * self.gpus[which]))
+        return worth
 
     def place(self, request: Request) -> Place | None:
         """As ever, and it is noted what the node holds."""
@@ -203,14 +210,15 @@ class Fgd(Baseline):
         everywhere = np.arange(len(nodes))
         self.now = self.fragments(everywhere, self.cpu, self.free)
         self.now_of = np.zeros(len(nodes), dtype=np.int64)
-        self.known: dict[Request, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+        self.known: dict[Request, tuple[Numbers, Numbers, Numbers]] = {}
 
-    def fragments(self, which: np.ndarray, cpu: np.ndarray, free: np.ndarray) -> np.ndarray:
+    def fragments(self, which: Numbers, cpu: Numbers, free: Numbers) -> Numbers:
         """Expected thousandths of GPU on each node that a typical request can't use."""
         count = np.stack([(free >= size).sum(1) for size in self.sizes], axis=1)
         usable = np.stack([np.where(free >= size, free, 0).sum(1) for size in self.sizes], axis=1)
         can = (count[:, self.t_size] >= self.t_gpus) & (cpu[:, None] >= self.t_cpu) & self.t_allowed[:, which].T & (self.t_gpus > 0)
-        return free.sum(1) - np.where(can, usable[:, self.t_size], 0) @ self.share
+        lost: Numbers = free.sum(1) - np.where(can, usable[:, self.t_size], 0) @ self.share
+        return lost
 
     def place(self, request: Request) -> Place | None:
         """The node (and the GPU) with the best score; scores are remembered until a node changes."""
@@ -231,7 +239,7 @@ class Fgd(Baseline):
         self.version[node] += 1
         return node, gpus
 
-    def refresh(self, request: Request, old: np.ndarray, score: np.ndarray, gpu: np.ndarray) -> None:
+    def refresh(self, request: Request, old: Numbers, score: Numbers, gpu: Numbers) -> None:
         """Scores of the nodes ``old`` anew."""
         score[old] = -1.0
         stale = np.flatnonzero(self.now_of != self.version)
