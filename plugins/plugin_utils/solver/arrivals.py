@@ -4,8 +4,8 @@
 """Requests that come one at a time, each placed at once and for good, so that the fleet ends up as full as it can.
 
 ``learn`` reads what was asked for in the past and replays sampled streams of it under every policy; the policy that fills most is taken.
-``Admission`` places, and from time to time compares what came with what was expected: if they differ, it forgets the past, learns from
-what came and replays again, from the fleet as it now is. Nothing that fits anywhere is refused. Same input, same places: no clock, no
+``Admission`` places, and compares what comes with what was expected: if they differ, it forgets the past, learns from what came and
+replays again, from the fleet as it now is. Nothing that fits anywhere is refused. Same input, same places: no clock, no
 randomness but fixed seeds, all limits are counts.
 """
 
@@ -23,13 +23,13 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.ranking import
 
 NODES_REPLAYED = 32
 """At most so many nodes stand for the fleet in a replay."""
-STREAMS_REPLAYED = 3
+STREAMS_REPLAYED = 4
 HORIZON = 1.3
 """Replays ask for so much in all, as a multiple of the GPUs there are."""
 LEAST_LEFT = 0.3
 """And for at least so much more than has come already."""
 FIRST_REVIEW = 16
-"""Requests before the first look back; then at each doubling."""
+"""Requests before the first look back; then whenever what was learnt here has doubled."""
 LEAST_AHEAD = 0.001
 """Of the GPUs, by which another policy has to beat the default one in the replays."""
 ENOUGH_TO_REPLAY = 128
@@ -37,8 +37,10 @@ ENOUGH_TO_REPLAY = 128
 KINDS_REPLAYED = 512
 LEAST_EXPECTED = 8.0
 """Of a class of requests, for the comparison of two mixes; rarer classes count as one."""
-SURPRISE = 5.0
-"""Standard deviations by which a mix has to differ from the expected one before that is given up."""
+FAR_OFF = 5.0
+"""Standard deviations by which a mix has to differ from the expected one, at a look back, before that is given up."""
+ODDS = math.log(1_000)
+"""Between looks back: how much better than the expected mix one that follows what comes has to foretell it, as odds."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,40 @@ def learn(nodes: Sequence[Node], history: Iterable[Request]) -> Lesson:
     return _replayed(Pool(nodes), counts, HORIZON)
 
 
+class _Surprise:
+    """A running bet against the expected mix: wins by odds of a thousand come once in a thousand streams of that mix, however long.
+
+    The bet follows what came so far. Classes are coarse, so that it learns within a few requests: what a review compares is finer.
+    """
+
+    def __init__(self, expected: Mapping[Request, float]) -> None:
+        self._expected: dict[tuple[object, ...], float] = {}
+        for request, count in expected.items():
+            sort = self._sort(request)
+            self._expected[sort] = self._expected.get(sort, 0.0) + count
+        self._total = sum(self._expected.values())
+        self._came: Counter[tuple[object, ...]] = Counter()
+        self._won = 0.0
+
+    @property
+    def certain(self) -> bool:
+        """Has the bet been won? Never when too little is known to bet against."""
+        return self._won > ODDS and self._total >= ENOUGH_TO_REPLAY
+
+    def see(self, request: Request) -> None:
+        """The next request."""
+        sort = self._sort(request)
+        # All that was never seen before is one class, which has half a request's chance, like half a request more in each class.
+        known = sort if sort in self._expected else ()
+        chance = (self._expected.get(known, 0.0) + 0.5) / (self._total + 0.5 * (len(self._expected) + 1))
+        self._won += math.log((self._came[known] + 2 * chance) / (self._came.total() + 2) / chance)
+        self._came[known] += 1
+
+    @staticmethod
+    def _sort(request: Request) -> tuple[object, ...]:
+        return (request.gpus, request.milli < WHOLE, request.models)
+
+
 class Admission:
     """Requests placed on nodes as they come. ``lesson`` may be of other data, or none: what comes corrects it."""
 
@@ -69,18 +105,21 @@ class Admission:
         self._pool = Pool(nodes)
         self._number = {node.name: number for number, node in enumerate(self._pool.nodes)}
         self._recent: Counter[Request] = Counter()
-        self._came, self._asked, self._next = 0, 0, FIRST_REVIEW
+        self._asked, self._since, self._next = 0, 0, FIRST_REVIEW
+        self._here = 0.0
+        self._surprise = _Surprise(self.lesson.counts)
         self._replayed = bool(self.lesson.shares)
         self._chooser = self._new_chooser()
 
     @property
     def due(self) -> bool:
         """Is it time for ``review``? It takes a second or so, and is best called between two requests; without it nothing is learnt."""
-        return self._came >= self._next
+        return self._since >= self._next or self._surprise.certain
 
     def place(self, request: Request) -> Place | None:
         """A place for it, taken; None when no node has room."""
-        self._came += 1
+        self._since += 1
+        self._surprise.see(request)
         self._asked += request.size
         self._recent[request] += 1
         found = self._chooser.place(request)
@@ -92,13 +131,12 @@ class Admission:
 
     def review(self) -> Lesson:
         """Look back at what came since the last time, and go on with what is now expected."""
-        self._next = max(self._next, self._came) * 2
         recent = {request: float(count) for request, count in sorted(self._recent.items())}
         self._recent.clear()
         counts = dict(self.lesson.counts)
         policy, shares = self.lesson.policy, self.lesson.shares
-        if differ(counts, recent):
-            counts, policy, shares, self._replayed = {}, FUTURES.name, {}, False
+        if self._surprise.certain or differ(counts, recent):
+            counts, policy, shares, self._replayed, self._here = {}, FUTURES.name, {}, False, 0.0
         for request, count in recent.items():
             counts[request] = counts.get(request, 0.0) + count
         self.lesson = Lesson(counts, policy, shares)
@@ -106,6 +144,9 @@ class Admission:
             come = self._asked / (WHOLE * max(1, self._pool.gpus))
             self.lesson = _replayed(self._pool, counts, max(LEAST_LEFT, HORIZON - come))
             self._replayed = True
+        self._here += self._since
+        self._since, self._next = 0, max(FIRST_REVIEW // 2, int(self._here))
+        self._surprise = _Surprise(counts)
         self._chooser = self._new_chooser()
         return self.lesson
 
@@ -138,7 +179,7 @@ def differ(expected: Mapping[Request, float], came: Mapping[Request, float]) -> 
         if count
     )
     freedom = max(1, len(cells) - 1)
-    return score > freedom + SURPRISE * math.sqrt(2 * freedom)
+    return score > freedom + FAR_OFF * math.sqrt(2 * freedom)
 
 
 def _classes(counts: Mapping[Request, float]) -> dict[tuple[object, ...], float]:
@@ -166,11 +207,11 @@ def _replayed(pool: Pool, counts: Mapping[Request, float], horizon: float) -> Le
 
 
 def _ahead(one: Sequence[int], other: Sequence[int], least: float) -> bool:
-    """Is the mean of the differences above twice its standard error, and above ``least``?"""
+    """Is the mean of the differences well above its standard error, and above ``least``?"""
     pairs = [left - right for left, right in zip(one, other, strict=True)]
     mean = sum(pairs) / len(pairs)
     spread = math.sqrt(sum((pair - mean) ** 2 for pair in pairs) / max(1, len(pairs) - 1) / len(pairs))
-    return mean > max(least, 2 * spread)
+    return mean > max(least, 1.5 * spread)
 
 
 def _stream(kinds: Mapping[Request, float], size: float, seed: int) -> list[Request]:

@@ -159,12 +159,32 @@ class Chooser:
         return node, self._pool.take(request, node, int(gpu[chosen]))
 
 
-FUTURES = Policy(
-    "futures", lambda pool, demand: Kept(pool, demand.fillable), lambda pool, demand: Kept(pool, Futures(demand).fill), look=48
-)
+FUTURES_WEIGH = 0.7
+"""Of the default measure: Futures alone fill tight fleets best, but trust that small requests will mend a node that big ones have lost."""
+
+
+def _alone(demand: Demand) -> Callable[[Rows], Floats]:
+    return Futures(demand).fill
+
+
+def _blended(demand: Demand) -> Callable[[Rows], Floats]:
+    futures = Futures(demand)
+
+    def measure(rows: Rows) -> Floats:
+        return FUTURES_WEIGH * futures.fill(rows) + (1 - FUTURES_WEIGH) * demand.fillable(rows)
+
+    return measure
+
+
+def _fillable(pool: Pool, demand: Demand) -> Worth:
+    return Kept(pool, demand.fillable)
+
+
+FUTURES = Policy("futures", _fillable, lambda pool, demand: Kept(pool, _blended(demand)), look=48)
 POLICIES = (
     FUTURES,
-    Policy("fillable", lambda pool, demand: Kept(pool, demand.fillable)),
+    Policy("futures-alone", _fillable, lambda pool, demand: Kept(pool, _alone(demand)), look=48),
+    Policy("fillable", _fillable),
     Policy("fragmentation", lambda pool, demand: Kept(pool, demand.usable)),
     Policy("fragmentation-coarse", lambda pool, demand: Kept(pool, demand.usable, coarse=True)),
     Policy("first-fit", lambda _pool, _demand: nothing),
