@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import WHOLE, Demand, Request, merged
@@ -35,12 +35,15 @@ LEAST_AHEAD = 0.001
 ENOUGH_TO_REPLAY = 128
 """Requests from which a replay says more than the default does."""
 KINDS_REPLAYED = 512
-LEAST_EXPECTED = 8.0
+LEAST_EXPECTED = 5.0
 """Of a class of requests, for the comparison of two mixes; rarer classes count as one."""
 FAR_OFF = 5.0
 """Standard deviations by which a mix has to differ from the expected one, at a look back, before that is given up."""
 ODDS = math.log(1_000)
 """Between looks back: how much better than the expected mix one that follows what comes has to foretell it, as odds."""
+
+Class = tuple[object, ...]
+"""Requests that are alike for the comparison of mixes."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +73,9 @@ class _Surprise:
     """
 
     def __init__(self, expected: Mapping[Request, float]) -> None:
-        self._expected: dict[tuple[object, ...], float] = {}
-        for request, count in expected.items():
-            sort = self._sort(request)
-            self._expected[sort] = self._expected.get(sort, 0.0) + count
+        self._expected = _classes(expected, _coarse)
         self._total = sum(self._expected.values())
-        self._came: Counter[tuple[object, ...]] = Counter()
+        self._came: Counter[Class] = Counter()
         self._won = 0.0
 
     @property
@@ -85,16 +85,12 @@ class _Surprise:
 
     def see(self, request: Request) -> None:
         """The next request."""
-        sort = self._sort(request)
+        sort = _coarse(request)
         # All that was never seen before is one class, which has half a request's chance, like half a request more in each class.
         known = sort if sort in self._expected else ()
         chance = (self._expected.get(known, 0.0) + 0.5) / (self._total + 0.5 * (len(self._expected) + 1))
         self._won += math.log((self._came[known] + 2 * chance) / (self._came.total() + 2) / chance)
         self._came[known] += 1
-
-    @staticmethod
-    def _sort(request: Request) -> tuple[object, ...]:
-        return (request.gpus, request.milli < WHOLE, request.models)
 
 
 class Admission:
@@ -156,15 +152,19 @@ class Admission:
 
 
 def differ(expected: Mapping[Request, float], came: Mapping[Request, float]) -> bool:
-    """Is what came another mix than the expected one? By a G-test over classes of requests; nothing expected differs from anything."""
-    before, after = _classes(expected), _classes(came)
+    """Is what came another mix than the expected one? By G-tests over classes, coarse and fine; nothing expected differs from anything."""
+    return _far_off(expected, came, _coarse) or _far_off(expected, came, _fine)
+
+
+def _far_off(expected: Mapping[Request, float], came: Mapping[Request, float], sort: Callable[[Request], Class]) -> bool:
+    before, after = _classes(expected, sort), _classes(came, sort)
     total_before, total_after = sum(before.values()), sum(after.values())
     if not total_before or not total_after:
         return bool(total_after)
     cells: list[tuple[float, float]] = []
     rest = (0.0, 0.0)
-    for sort in sorted({*before, *after}):
-        pair = (before.get(sort, 0.0), after.get(sort, 0.0))
+    for each in sorted({*before, *after}):
+        pair = (before.get(each, 0.0), after.get(each, 0.0))
         if sum(pair) * min(total_before, total_after) / (total_before + total_after) >= LEAST_EXPECTED:
             cells.append(pair)
         else:
@@ -182,13 +182,21 @@ def differ(expected: Mapping[Request, float], came: Mapping[Request, float]) -> 
     return score > freedom + FAR_OFF * math.sqrt(2 * freedom)
 
 
-def _classes(counts: Mapping[Request, float]) -> dict[tuple[object, ...], float]:
-    """Requests alike but for the exact CPU: by powers of two; memory follows CPU in most mixes and is left out."""
-    found: dict[tuple[object, ...], float] = {}
+def _classes(counts: Mapping[Request, float], sort: Callable[[Request], Class]) -> dict[Class, float]:
+    found: dict[Class, float] = {}
     for request, count in counts.items():
-        sort = (request.gpus, request.milli, request.models, request.cpu.bit_length())
-        found[sort] = found.get(sort, 0.0) + count
+        found[sort(request)] = found.get(sort(request), 0.0) + count
     return found
+
+
+def _coarse(request: Request) -> Class:
+    """How many GPUs, whole or not, of which model."""
+    return (request.gpus, int(request.milli < WHOLE), request.models)
+
+
+def _fine(request: Request) -> Class:
+    """Besides, how much of a GPU, and CPU by powers of two; memory follows CPU in most mixes and is left out."""
+    return (request.gpus, request.milli, request.models, request.cpu.bit_length())
 
 
 def _replayed(pool: Pool, counts: Mapping[Request, float], horizon: float) -> Lesson:

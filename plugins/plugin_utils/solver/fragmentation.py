@@ -120,7 +120,9 @@ class Demand:
             np.array([getattr(kind, name) for kind in self.kinds], dtype=np.int64) for name in ("cpu", "memory", "gpus", "milli")
         )
         self.size: Ints = self.gpus * self.milli
-        self.holds: Flags = np.array([[shape.holds(kind) for shape in shapes] for kind in self.kinds], dtype=bool).reshape(-1, len(shapes))
+        self.holds: Flags = np.array([[shape.holds(kind) for shape in shapes] for kind in self.kinds], dtype=bool).reshape(
+            len(self.kinds), len(self.shapes)
+        )
         reach = (self.holds * np.array(gpus, dtype=float)).sum(1)
         self.rate: Floats = self.holds * (self.share * sum(gpus) / np.maximum(reach, 1.0))[:, None]
         self._on_gpu = np.flatnonzero(self.gpus > 0)

@@ -80,7 +80,7 @@ class Pool:
         self.cpu: Ints = np.array([node.shape.cpu for node in self.nodes], dtype=np.int64)
         self.memory: Ints = np.array([node.shape.memory for node in self.nodes], dtype=np.int64)
         gpus = np.array([node.shape.gpus for node in self.nodes], dtype=np.int64)
-        self.free: Ints = np.where(np.arange(int(gpus.max(initial=0))) < gpus[:, None], WHOLE, 0)
+        self.free: Ints = np.where(np.arange(int(gpus.max(initial=1))) < gpus[:, None], WHOLE, 0)
         self.version: Ints = np.zeros(len(self.nodes), dtype=np.int64)
         """How often each node has changed: what is remembered of a node is right while this is the same."""
         self.most_cpu = max([1, *(shape.cpu for shape in self.shapes)])

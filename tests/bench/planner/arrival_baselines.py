@@ -15,8 +15,8 @@ import typing as t
 from collections import Counter
 
 import numpy as np
+from ansible_collections.gpuops.fleet.tests.bench.planner.arrival_world import Node, Request
 from numpy.typing import NDArray
-from planner.arrival_world import Node, Request
 
 Numbers = NDArray[t.Any]
 Place = tuple[int, tuple[int, ...]]

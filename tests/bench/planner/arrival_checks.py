@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from planner.arrival_world import Node, Request
+from ansible_collections.gpuops.fleet.tests.bench.planner.arrival_world import Node, Request
 
 
 def complaints(nodes: list[Node], requests: list[Request], places: t.Sequence[tuple[str, t.Sequence[int]] | None]) -> list[str]:

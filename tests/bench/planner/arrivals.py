@@ -26,11 +26,11 @@ from pathlib import Path
 if __name__ == "__main__":  # by itself: what run.py would have set
     sys.path[:0] = [str(Path(__file__).resolve().parents[3] / "collections"), str(Path(__file__).resolve().parents[1])]
 
-from planner import arrival_world as world
-from planner.arrival_baselines import baselines
-from planner.arrival_checks import complaints
-from planner.arrival_world import Node, Request
-from planner.cold import cold
+from ansible_collections.gpuops.fleet.tests.bench.planner import arrival_world as world
+from ansible_collections.gpuops.fleet.tests.bench.planner.arrival_baselines import baselines
+from ansible_collections.gpuops.fleet.tests.bench.planner.arrival_checks import complaints
+from ansible_collections.gpuops.fleet.tests.bench.planner.arrival_world import Node, Request
+from ansible_collections.gpuops.fleet.tests.bench.planner.cold import cold
 
 ASKED = 1.3
 HISTORY = 2_000
