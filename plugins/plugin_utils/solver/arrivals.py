@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import WHOLE, Demand, Request, merged
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.pool import Node, Place, Pool
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.pool import UNFORESEEN, Node, Place, Pool
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.ranking import FUTURES, POLICIES, Chooser, Policy
 
 NODES_REPLAYED = 32
@@ -32,6 +32,8 @@ FIRST_REVIEW = 16
 """Requests before the first look back; then whenever what was learnt here has doubled."""
 LEAST_AHEAD = 0.001
 """Of the GPUs, by which another policy has to beat the default one in the replays."""
+DOUBT = 0.5
+"""Unforeseen requests that are expected besides while nothing has come yet, as a part of those that were learnt."""
 ENOUGH_TO_REPLAY = 128
 """Requests from which a replay says more than the default does."""
 KINDS_REPLAYED = 512
@@ -148,7 +150,9 @@ class Admission:
 
     def _new_chooser(self) -> Chooser:
         policy = {policy.name: policy for policy in POLICIES}[self.lesson.policy]
-        return Chooser(policy, self._pool, self._pool.demand(self.lesson.counts))
+        # A lesson is trusted as far as what came here has borne it out.
+        doubt = FIRST_REVIEW / (FIRST_REVIEW + self._here)
+        return Chooser(policy, self._pool, self._pool.demand(self.lesson.counts, UNFORESEEN + DOUBT * doubt))
 
 
 def differ(expected: Mapping[Request, float], came: Mapping[Request, float]) -> bool:

@@ -24,6 +24,9 @@ except ImportError:  # pragma: no cover # see fragmentation.py
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import Flags, Ints
 
+UNFORESEEN = 0.02
+"""Requests of several whole GPUs that are expected beside those that were learnt, as a part of these."""
+
 
 @dataclass(frozen=True)
 class Node:
@@ -87,10 +90,27 @@ class Pool:
         self.most_memory = max([1, *(shape.memory for shape in self.shapes)])
         self._held: dict[Request, Flags] = {}
 
-    def demand(self, counts: Mapping[Request, float]) -> Demand:
-        """What these nodes may expect when requests come as often as ``counts`` says."""
+    def demand(self, counts: Mapping[Request, float], unforeseen: float = UNFORESEEN) -> Demand:
+        """What these nodes may expect when requests come as often as ``counts`` says, and now and then one of several whole GPUs.
+
+        That one keeps the largest room whole wherever this costs nothing, in case that what is expected is wrong.
+        """
         nodes = np.bincount(self.shape, minlength=len(self.shapes))
-        return Demand(counts, self.shapes, [int(count) * shape.gpus for count, shape in zip(nodes, self.shapes, strict=True)])
+        gpus = [int(count) * shape.gpus for count, shape in zip(nodes, self.shapes, strict=True)]
+        known = sum(counts.values()) or 1.0
+        expected = dict(counts)
+        for request, share in self._unforeseen():
+            expected[request] = expected.get(request, 0.0) + unforeseen * share * known
+        return Demand(expected, self.shapes, gpus)
+
+    def _unforeseen(self) -> list[tuple[Request, float]]:
+        """1, 2, 4, ... whole GPUs with what belongs to them on the leanest node, the more GPUs the rarer; shares of all of them."""
+        able = [shape for shape in self.shapes if shape.gpus]
+        most = max((shape.gpus for shape in able), default=0)
+        cpu, memory = (min((getattr(shape, name) // shape.gpus for shape in able), default=0) for name in ("cpu", "memory"))
+        sizes = [2**power for power in range(most.bit_length())]
+        total = sum(1 / size for size in sizes)
+        return [(Request(size * cpu, size * memory, size, WHOLE), 1 / size / total) for size in sizes]
 
     @property
     def gpus(self) -> int:

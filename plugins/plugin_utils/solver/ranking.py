@@ -163,10 +163,6 @@ FUTURES_WEIGH = 0.7
 """Of the default measure: Futures alone fill tight fleets best, but trust that small requests will mend a node that big ones have lost."""
 
 
-def _alone(demand: Demand) -> Callable[[Rows], Floats]:
-    return Futures(demand).fill
-
-
 def _blended(demand: Demand) -> Callable[[Rows], Floats]:
     futures = Futures(demand)
 
@@ -183,7 +179,6 @@ def _fillable(pool: Pool, demand: Demand) -> Worth:
 FUTURES = Policy("futures", _fillable, lambda pool, demand: Kept(pool, _blended(demand)), look=48)
 POLICIES = (
     FUTURES,
-    Policy("futures-alone", _fillable, lambda pool, demand: Kept(pool, _alone(demand)), look=48),
     Policy("fillable", _fillable),
     Policy("fragmentation", lambda pool, demand: Kept(pool, demand.usable)),
     Policy("fragmentation-coarse", lambda pool, demand: Kept(pool, demand.usable, coarse=True)),
