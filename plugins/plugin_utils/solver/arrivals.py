@@ -32,7 +32,7 @@ FIRST_REVIEW = 16
 """Requests before the first look back; then whenever what was learnt here has doubled."""
 LEAST_AHEAD = 0.001
 """Of the GPUs, by which another policy has to beat the default one in the replays."""
-DOUBT = 0.5
+DOUBT = 1.5
 """Unforeseen requests that are expected besides while nothing has come yet, as a part of those that were learnt."""
 ENOUGH_TO_REPLAY = 128
 """Requests from which a replay says more than the default does."""
@@ -151,7 +151,7 @@ class Admission:
     def _new_chooser(self) -> Chooser:
         policy = {policy.name: policy for policy in POLICIES}[self.lesson.policy]
         # A lesson is trusted as far as what came here has borne it out.
-        doubt = FIRST_REVIEW / (FIRST_REVIEW + self._here)
+        doubt = (FIRST_REVIEW / (FIRST_REVIEW + self._here)) ** 2
         return Chooser(policy, self._pool, self._pool.demand(self.lesson.counts, UNFORESEEN + DOUBT * doubt))
 
 
