@@ -1,0 +1,246 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Requests that come one at a time, each placed at once and for good, so that the fleet ends up as full as it can.
+
+``learn`` reads what was asked for in the past and replays sampled streams of it under every policy; the policy that fills most is taken.
+``Admission`` places, and compares what comes with what was expected: if they differ, it forgets the past, learns from what came and
+replays again, from the fleet as it now is. Nothing that fits anywhere is refused. Same input, same places: no clock, no
+randomness but fixed seeds, all limits are counts.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import WHOLE, Demand, Request, merged
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.pool import UNFORESEEN, Node, Place, Pool
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.ranking import FUTURES, POLICIES, Chooser, Policy
+
+NODES_REPLAYED = 32
+"""At most so many nodes stand for the fleet in a replay."""
+STREAMS_REPLAYED = 4
+HORIZON = 1.3
+"""Replays ask for so much in all, as a multiple of the GPUs there are."""
+LEAST_LEFT = 0.3
+"""And for at least so much more than has come already."""
+FIRST_REVIEW = 16
+"""Requests before the first look back; then whenever what was learnt here has doubled."""
+LEAST_AHEAD = 0.001
+"""Of the GPUs, by which another policy has to beat the default one in the replays."""
+DOUBT = 1.5
+"""Unforeseen requests that are expected besides while nothing has come yet, as a part of those that were learnt."""
+ENOUGH_TO_REPLAY = 128
+"""Requests from which a replay says more than the default does."""
+KINDS_REPLAYED = 512
+LEAST_EXPECTED = 5.0
+"""Of a class of requests, for the comparison of two mixes; rarer classes count as one."""
+FAR_OFF = 5.0
+"""Standard deviations by which a mix has to differ from the expected one, at a look back, before that is given up."""
+ODDS = math.log(1_000)
+"""Between looks back: how much better than the expected mix one that follows what comes has to foretell it, as odds."""
+
+Class = tuple[object, ...]
+"""Requests that are alike for the comparison of mixes."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is expected: how often each request came, and the policy that suits it; ``shares``: of GPU filled in the replays, by policy."""
+
+    counts: Mapping[Request, float] = field(default_factory=dict)
+    policy: str = FUTURES.name
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def requests(self) -> float:
+        """On how many it rests."""
+        return sum(self.counts.values())
+
+
+def learn(nodes: Sequence[Node], history: Iterable[Request]) -> Lesson:
+    """What a history of requests lets expect on these nodes, which need not be empty later on."""
+    counts = {request: float(count) for request, count in sorted(Counter(history).items())}
+    return _replayed(Pool(nodes), counts, HORIZON)
+
+
+class _Surprise:
+    """A running bet against the expected mix: wins by odds of a thousand come once in a thousand streams of that mix, however long.
+
+    The bet follows what came so far. Classes are coarse, so that it learns within a few requests: what a review compares is finer.
+    """
+
+    def __init__(self, expected: Mapping[Request, float]) -> None:
+        self._expected = _classes(expected, _coarse)
+        self._total = sum(self._expected.values())
+        self._came: Counter[Class] = Counter()
+        self._won = 0.0
+
+    @property
+    def certain(self) -> bool:
+        """Has the bet been won? Never when too little is known to bet against."""
+        return self._won > ODDS and self._total >= ENOUGH_TO_REPLAY
+
+    def see(self, request: Request) -> None:
+        """The next request."""
+        sort = _coarse(request)
+        # All that was never seen before is one class, which has half a request's chance, like half a request more in each class.
+        known = sort if sort in self._expected else ()
+        chance = (self._expected.get(known, 0.0) + 0.5) / (self._total + 0.5 * (len(self._expected) + 1))
+        self._won += math.log((self._came[known] + 2 * chance) / (self._came.total() + 2) / chance)
+        self._came[known] += 1
+
+
+class Admission:
+    """Requests placed on nodes as they come. ``lesson`` may be of other data, or none: what comes corrects it."""
+
+    def __init__(self, nodes: Sequence[Node], lesson: Lesson | None = None) -> None:
+        self.lesson = lesson or Lesson()
+        self._pool = Pool(nodes)
+        self._number = {node.name: number for number, node in enumerate(self._pool.nodes)}
+        self._recent: Counter[Request] = Counter()
+        self._asked, self._since, self._next = 0, 0, FIRST_REVIEW
+        self._here = 0.0
+        self._surprise = _Surprise(self.lesson.counts)
+        self._replayed = bool(self.lesson.shares)
+        self._chooser = self._new_chooser()
+
+    @property
+    def due(self) -> bool:
+        """Is it time for ``review``? It takes a second or so, and is best called between two requests; without it nothing is learnt."""
+        return self._since >= self._next or self._surprise.certain
+
+    def place(self, request: Request) -> Place | None:
+        """A place for it, taken; None when no node has room."""
+        self._since += 1
+        self._surprise.see(request)
+        self._asked += request.size
+        self._recent[request] += 1
+        found = self._chooser.place(request)
+        return None if found is None else Place(self._pool.nodes[found[0]].name, found[1])
+
+    def release(self, request: Request, place: Place) -> None:
+        """A placed request has left."""
+        self._pool.give_back(request, self._number[place.node], place.gpus)
+
+    def review(self) -> Lesson:
+        """Look back at what came since the last time, and go on with what is now expected."""
+        recent = {request: float(count) for request, count in sorted(self._recent.items())}
+        self._recent.clear()
+        counts = dict(self.lesson.counts)
+        policy, shares = self.lesson.policy, self.lesson.shares
+        if self._surprise.certain or differ(counts, recent):
+            counts, policy, shares, self._replayed, self._here = {}, FUTURES.name, {}, False, 0.0
+        for request, count in recent.items():
+            counts[request] = counts.get(request, 0.0) + count
+        self.lesson = Lesson(counts, policy, shares)
+        if not self._replayed and self.lesson.requests >= ENOUGH_TO_REPLAY:
+            come = self._asked / (WHOLE * max(1, self._pool.gpus))
+            self.lesson = _replayed(self._pool, counts, max(LEAST_LEFT, HORIZON - come))
+            self._replayed = True
+        self._here += self._since
+        self._since, self._next = 0, max(FIRST_REVIEW // 2, int(self._here))
+        self._surprise = _Surprise(counts)
+        self._chooser = self._new_chooser()
+        return self.lesson
+
+    def _new_chooser(self) -> Chooser:
+        policy = {policy.name: policy for policy in POLICIES}[self.lesson.policy]
+        # A lesson is trusted as far as what came here has borne it out.
+        doubt = (FIRST_REVIEW / (FIRST_REVIEW + self._here)) ** 2
+        return Chooser(policy, self._pool, self._pool.demand(self.lesson.counts, UNFORESEEN + DOUBT * doubt))
+
+
+def differ(expected: Mapping[Request, float], came: Mapping[Request, float]) -> bool:
+    """Is what came another mix than the expected one? By G-tests over classes, coarse and fine; nothing expected differs from anything."""
+    return _far_off(expected, came, _coarse) or _far_off(expected, came, _fine)
+
+
+def _far_off(expected: Mapping[Request, float], came: Mapping[Request, float], sort: Callable[[Request], Class]) -> bool:
+    before, after = _classes(expected, sort), _classes(came, sort)
+    total_before, total_after = sum(before.values()), sum(after.values())
+    if not total_before or not total_after:
+        return bool(total_after)
+    cells: list[tuple[float, float]] = []
+    rest = (0.0, 0.0)
+    for each in sorted({*before, *after}):
+        pair = (before.get(each, 0.0), after.get(each, 0.0))
+        if sum(pair) * min(total_before, total_after) / (total_before + total_after) >= LEAST_EXPECTED:
+            cells.append(pair)
+        else:
+            rest = (rest[0] + pair[0], rest[1] + pair[1])
+    cells.append(rest)
+    cells = [pair for pair in cells if sum(pair)]
+    both = total_before + total_after
+    score = sum(
+        2 * count * math.log(count * both / (sum(pair) * total))
+        for pair in cells
+        for count, total in zip(pair, (total_before, total_after), strict=True)
+        if count
+    )
+    freedom = max(1, len(cells) - 1)
+    return score > freedom + FAR_OFF * math.sqrt(2 * freedom)
+
+
+def _classes(counts: Mapping[Request, float], sort: Callable[[Request], Class]) -> dict[Class, float]:
+    found: dict[Class, float] = {}
+    for request, count in counts.items():
+        found[sort(request)] = found.get(sort(request), 0.0) + count
+    return found
+
+
+def _coarse(request: Request) -> Class:
+    """How many GPUs, whole or not, of which model."""
+    return (request.gpus, int(request.milli < WHOLE), request.models)
+
+
+def _fine(request: Request) -> Class:
+    """Besides, how much of a GPU, and CPU by powers of two; memory follows CPU in most mixes and is left out."""
+    return (request.gpus, request.milli, request.models, request.cpu.bit_length())
+
+
+def _replayed(pool: Pool, counts: Mapping[Request, float], horizon: float) -> Lesson:
+    """The policy that fills most of the fleet, as it is now, with streams like what is known; the default if none is clearly better."""
+    kinds = merged(counts, KINDS_REPLAYED)
+    if not any(request.size for request in kinds):
+        return Lesson(counts)
+    part = pool.sample(NODES_REPLAYED)
+    streams = [_stream(kinds, horizon * WHOLE * part.gpus, seed) for seed in range(STREAMS_REPLAYED)]
+    demand = part.demand(counts)
+    filled = {policy.name: [_filled(policy, part.copy(), demand, stream) for stream in streams] for policy in POLICIES}
+    size = WHOLE * max(1, part.gpus)
+    better = [name for name in filled if _ahead(filled[name], filled[FUTURES.name], LEAST_AHEAD * size)]
+    best = max(better, key=lambda name: sum(filled[name]), default=FUTURES.name)
+    return Lesson(counts, best, {name: sum(values) / len(values) / size for name, values in filled.items()})
+
+
+def _ahead(one: Sequence[int], other: Sequence[int], least: float) -> bool:
+    """Is the mean of the differences well above its standard error, and above ``least``?"""
+    pairs = [left - right for left, right in zip(one, other, strict=True)]
+    mean = sum(pairs) / len(pairs)
+    spread = math.sqrt(sum((pair - mean) ** 2 for pair in pairs) / max(1, len(pairs) - 1) / len(pairs))
+    return mean > max(least, 1.5 * spread)
+
+
+def _stream(kinds: Mapping[Request, float], size: float, seed: int) -> list[Request]:
+    """Requests drawn from what is known until they ask for ``size`` thousandths of a GPU."""
+    rng = random.Random(seed)
+    requests = sorted(kinds)
+    weights = [kinds[request] for request in requests]
+    drawn: list[Request] = []
+    while size > 0:
+        # Drawn in lots: choices() adds up the weights each time. A lot without any GPU is a mix of almost none: it ends all the same.
+        lot = rng.choices(requests, weights, k=64)
+        drawn += lot
+        size -= max(1, sum(request.size for request in lot))
+    return drawn
+
+
+def _filled(policy: Policy, pool: Pool, demand: Demand, stream: Sequence[Request]) -> int:
+    """Thousandths of a GPU that the policy places."""
+    chooser = Chooser(policy, pool, demand)
+    return sum(request.size for request in stream if chooser.place(request) is not None)

@@ -1,0 +1,244 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Requests that come one at a time: every place is judged by the benchmark's judge, and what must not matter does not."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+import typing as t
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrivals import Admission, Lesson, differ, learn
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import Request, Shape
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.pool import Node, Place
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.ranking import POLICIES
+from ansible_collections.gpuops.fleet.tests.bench.planner import arrival_world as world
+from ansible_collections.gpuops.fleet.tests.bench.planner.arrival_baselines import FirstFit
+from ansible_collections.gpuops.fleet.tests.bench.planner.arrival_checks import complaints
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+QUICK = settings(max_examples=25, derandomize=True, database=None, deadline=None)
+Answer = tuple[str, tuple[int, ...]] | None
+
+
+def fleet(nodes: list[world.Node]) -> list[Node]:
+    return [Node(name, Shape(*shape)) for name, *shape in nodes]
+
+
+def answers(admission: Admission, requests: t.Iterable[world.Request], *, reviewed: bool = True) -> list[Answer]:
+    found: list[Answer] = []
+    for request in requests:
+        if reviewed and admission.due:
+            admission.review()
+        place = admission.place(Request(*request))
+        found.append(None if place is None else (place.node, place.gpus))
+    return found
+
+
+def history(mix: str, count: int = 300, seed: str = "history") -> list[Request]:
+    return [Request(*each) for each in itertools.islice(world.draw(world.MIXES[mix], seed), count)]
+
+
+def lesson(mix: str, policy: str = "futures") -> Lesson:
+    """As if it had been replayed."""
+    return Lesson({request: float(count) for request, count in Counter(history(mix, 600)).items()}, policy, {policy: 1.0})
+
+
+def filled(nodes: list[world.Node], requests: list[world.Request], places: t.Sequence[Answer]) -> float:
+    return sum(request.size for request, place in zip(requests, places, strict=True) if place is not None) / world.capacity(nodes)
+
+
+def arriving(mix: str, count: int, seed: str) -> tuple[list[world.Node], list[world.Request]]:
+    nodes = world.make_nodes(world.MIXES[mix].fleet, count, seed)
+    return nodes, world.stream(world.draw(world.MIXES[mix], seed), 1.3 * world.capacity(nodes))
+
+
+@QUICK
+@given(st.sampled_from(POLICIES), st.sampled_from(sorted(world.MIXES)), st.sampled_from(sorted(world.MIXES)), st.integers(0, 99))
+def test_every_place_is_right_and_nothing_that_fits_is_refused(policy: t.Any, mix: str, learnt: str, seed: int) -> None:
+    nodes, requests = arriving(mix, 7, str(seed))
+    places = answers(Admission(fleet(nodes), lesson(learnt, policy.name)), requests, reviewed=False)
+    assert complaints(nodes, requests, places) == []
+
+
+def test_places_are_right_across_reviews_and_a_change_of_policy() -> None:
+    nodes, requests = arriving("model-bound", 14, "1")
+    admission = Admission(fleet(nodes), lesson("share-heavy", "best-fit"))
+    assert complaints(nodes, requests, answers(admission, requests)) == []
+    assert admission.lesson.policy != "best-fit"
+
+
+@settings(QUICK, max_examples=6)
+@given(st.sampled_from(["default", "multi-gpu", "model-bound"]), st.randoms(use_true_random=False))
+def test_names_and_order_of_the_nodes_change_nothing_but_names(mix: str, rng: random.Random) -> None:
+    nodes, requests = arriving(mix, 7, "order")
+    known = lesson(mix)
+    turned = rng.sample(nodes, len(nodes))
+    plain = answers(Admission(fleet(nodes), known), requests[:40])
+    assert answers(Admission(fleet(turned), known), requests[:40]) == plain
+    renamed = [node._replace(name=f"host{number}") for number, node in enumerate(turned)]
+    shape = {node.name: node[1:] for node in (*nodes, *renamed)}
+    other = answers(Admission(fleet(renamed), known), requests[:40])
+    assert [place and (shape[place[0]], place[1]) for place in other] == [place and (shape[place[0]], place[1]) for place in plain]
+
+
+def test_a_replay_finds_the_policy_that_fills_most() -> None:
+    nodes, _requests = arriving("cpu-tight", 8, "1")
+    found = learn(fleet(nodes), history("cpu-tight"))
+    assert set(found.shares) == {policy.name for policy in POLICIES}
+    assert found.shares[found.policy] >= found.shares["futures"] >= max(found.shares["first-fit"], found.shares["best-fit"]) + 0.03
+    assert found == learn(fleet(nodes[::-1]), history("cpu-tight")[::-1])
+
+
+def test_a_tight_fleet_ends_fuller_than_by_first_fit_whatever_was_learnt() -> None:
+    nodes, requests = arriving("cpu-tight", 24, "2")
+    peer = FirstFit(nodes)
+    first_fit = sum(request.size for request in requests if peer.place(request) is not None) / world.capacity(nodes)
+    for known, ahead in ((lesson("cpu-tight"), 0.05), (lesson("share-heavy"), 0.02), (None, 0.02)):
+        assert filled(nodes, requests, answers(Admission(fleet(nodes), known), requests)) > first_fit + ahead
+
+
+def test_what_came_replaces_what_was_expected_when_the_two_differ() -> None:
+    nodes, requests = arriving("multi-gpu", 24, "3")
+    admission = Admission(fleet(nodes), lesson("share-heavy"))
+    answers(admission, requests[:100])
+    came = {Request(*request) for request in requests[:100]}
+    assert set(admission.lesson.counts) <= came
+    assert admission.lesson.requests < 100
+
+
+def test_a_mix_of_requests_never_seen_is_noticed_within_ten_of_them() -> None:
+    nodes, _requests = arriving("default", 24, "3")
+    admission = Admission(fleet(nodes), lesson("share-heavy"))
+    for _came in range(10):
+        admission.place(Request(64_000, 65_536, 8, 1000))
+    assert admission.due
+    assert set(admission.review().counts) == {Request(64_000, 65_536, 8, 1000)}
+
+
+@pytest.mark.parametrize("mix", ["default", "share-heavy", "model-bound"])
+def test_the_same_mix_adds_to_what_was_learnt(mix: str) -> None:
+    nodes, requests = arriving(mix, 40, "4")
+    admission = Admission(fleet(nodes), lesson(mix))
+    answers(admission, requests[:200])
+    assert admission.lesson.requests > 600
+
+
+def test_two_samples_of_one_mix_do_not_differ_and_two_mixes_do() -> None:
+    samples = {(mix, seed): Counter(history(mix, 150, seed)) for mix in ("default", "multi-gpu", "cpu-tight") for seed in ("a", "b")}
+    for (mix, _seed), one in samples.items():
+        for (other, _other_seed), two in samples.items():
+            assert differ(one, two) == (mix != other), (mix, other)
+
+
+def test_a_lesson_that_is_all_wrong_does_not_break_up_the_nodes_that_large_requests_need() -> None:
+    # Taught that only parts of GPUs come, and then every other request is for a whole node.
+    nodes = world.make_nodes(world.EQUAL, 12, "6")
+    large, small = world.Request(64_000, 65_536, 8, 1000), world.Request(2_000, 4_096, 1, 500)
+    requests = [small, large] * 11
+    places = answers(Admission(fleet(nodes), lesson("share-heavy")), requests)
+    assert sum(place is not None for place in places[1::2]) == 11
+
+
+def test_room_that_is_given_back_is_taken_again() -> None:
+    nodes = [Node("one", Shape(8_000, 8_192, 2, "A100"))]
+    admission = Admission(nodes)
+    half, both = Request(1_000, 1_024, 1, 500), Request(2_000, 2_048, 2, 1000)
+    first = admission.place(half)
+    assert first == Place("one", (0,))
+    assert admission.place(both) is None
+    admission.release(half, first)
+    assert admission.place(both) == Place("one", (0, 1))
+
+
+def test_nothing_known_and_nothing_there_are_no_trouble() -> None:
+    assert Admission([]).place(Request(1, 1, 1, 500)) is None
+    assert learn([], []).counts == {}
+    cpu_only = Request(1_000, 1_024, 0, 0)
+    admission = Admission([Node("one", Shape(40_000, 65_536, 0, ""))], learn([Node("one", Shape(40_000, 65_536, 0, ""))], [cpu_only] * 200))
+    assert [admission.place(cpu_only) for _each in range(41)] == [Place("one", ())] * 40 + [None]
+
+
+def test_a_decision_on_1200_nodes_takes_well_under_50_ms() -> None:
+    nodes = world.make_nodes(world.MIXES["default"].fleet, 1_200, "5")
+    admission = Admission(fleet(nodes), lesson("default"))
+    spent = []
+    for request in history("default", 120, "5"):
+        start = time.process_time()
+        admission.place(request)
+        spent.append(time.process_time() - start)
+    assert sorted(spent)[int(0.9 * len(spent))] < 0.05
+
+
+# The benchmark's own parts: whoever tries another trace must be able to trust them.
+
+PODS = """name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos
+a,6000,12288,1,460,,LS
+b,12000,16384,1,1000,V100M16|V100M32,LS
+c,3000,1024,0,,,BE
+d,64000,262144,8,1000,,LS
+e,8000,30517.5,1,,T4,LS
+"""
+
+
+def test_a_trace_of_pods_is_read(tmp_path: Path) -> None:
+    (tmp_path / "pods.csv").write_text(PODS, encoding="utf-8")
+    assert world.read_trace(tmp_path / "pods.csv") == [
+        world.Request(6000, 12288, 1, 460),
+        world.Request(12000, 16384, 1, 1000, ("V100M16", "V100M32")),
+        world.Request(3000, 1024, 0, 0),
+        world.Request(64000, 262144, 8, 1000),
+        world.Request(8000, 30518, 1, 1000, ("T4",)),
+    ]
+
+
+@pytest.mark.parametrize("row", ["x,1000,1024,2,500,,", "x,1000,1024,1,1500,,", "x,-1,1024,1,500,,"])
+def test_a_row_that_makes_no_sense_is_named(tmp_path: Path, row: str) -> None:
+    (tmp_path / "pods.csv").write_text(f"{PODS}{row}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"pods\.csv:7"):
+        world.read_trace(tmp_path / "pods.csv")
+
+
+def test_a_list_of_nodes_is_read_and_those_without_gpus_left_out(tmp_path: Path) -> None:
+    (tmp_path / "nodes.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,2,P100\nn2,96000,393216,0,\n", encoding="utf-8")
+    assert world.read_nodes(tmp_path / "nodes.csv") == [world.Node("n1", 64000, 262144, 2, "P100")]
+
+
+NODES = [world.Node("a", 4000, 4096, 2, "T4"), world.Node("b", 4000, 4096, 1, "A100")]
+HALF = world.Request(1000, 1024, 1, 600)
+WRONG = {
+    "is taken beyond what it is": ([HALF, HALF], [("a", (0,)), ("a", (0,))]),
+    "was refused, and b has room": ([world.Request(4000, 1024, 0, 0), world.Request(1000, 1024, 1, 1000)], [("a", ()), None]),
+    "too little cpu": ([world.Request(5000, 1024, 0, 0)], [("a", ())]),
+    "too little memory": ([world.Request(1000, 5000, 0, 0)], [("a", ())]),
+    "is a T4": ([HALF._replace(models=("A100",))], [("a", (0,))]),
+    "GPUs for 2": ([world.Request(1000, 1024, 2, 1000)], [("a", (1, 1))]),
+    "no GPU of the numbers": ([HALF], [("b", (1,))]),
+    "there is no node": ([HALF], [("z", (0,))]),
+    "1 answers for 2": ([HALF, HALF], [("a", (0,))]),
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_the_judge_finds_what_is_wrong(text: str) -> None:
+    requests, places = WRONG[text]
+    assert any(text in line for line in complaints(NODES, requests, places))
+
+
+def test_the_judge_is_content_with_what_is_right() -> None:
+    requests = [HALF, world.Request(1000, 1024, 1, 400), world.Request(1000, 1024, 2, 1000)]
+    assert complaints(NODES, requests, [("a", (0,)), ("a", (0,)), None]) == []
+
+
+def test_a_mix_without_gpus_is_no_mix_for_this_benchmark() -> None:
+    empty = world.Mix("none", [{"weight": 1, "num_gpu": 0, "gpu_milli": 0, "cpu_milli": 1000, "memory_mib": 1}], world.EQUAL)
+    with pytest.raises(ValueError, match="asks for no GPU"):
+        next(world.draw(empty, "1"), None)
+    with pytest.raises(ValueError, match="asks for no GPU"):
+        next(world.again([world.Request(1, 1, 0, 0)], "1"), None)
