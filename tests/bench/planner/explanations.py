@@ -105,7 +105,7 @@ def companies(quick: bool) -> tuple[list[dict[str, t.Any]], list[str]]:
         solution, proposals = run.answer
         again = dataclasses.replace(problem, previous=(*solution.placements, *solution.waiting), changed=frozenset())
         told = [each for each in proposals if each.changes]
-        tried = told[:: max(1, len(told) // (4 if quick else 8))]
+        tried = told[:: max(1, len(told) // (2 if quick else 4))]
         places = {(each.service, each.replica) for each in solution.placements}
         held = 0
         for each in tried:
