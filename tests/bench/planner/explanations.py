@@ -97,8 +97,8 @@ def explained(problem: t.Any) -> tuple[t.Any, list[t.Any]]:
 def companies(quick: bool) -> tuple[list[dict[str, t.Any]], list[str]]:
     """1,000 services on 200 GPUs, planned and explained in a cold process; of what is told, some changes are tried in the whole fleet."""
     # Only here: tests that judge a case know nothing of the path that the benchmark sets.
-    from planner import small_fleet
-    from planner.cold import cold
+    from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
+    from ansible_collections.gpuops.fleet.tests.bench.planner.cold import cold
 
     figures, wrong = [], []
     for services, seed in ((1000, 1),) if quick else ((700, 1), (1000, 1), (1000, 2), (1300, 1)):
