@@ -308,7 +308,7 @@ def test_markdown_takes_what_people_wrote_as_text_and_keeps_one_line_a_replica()
         assert sign not in text
     rows = [each for each in text.splitlines() if each.startswith("| ") and "-1 " in each]
     assert [each.split(" | ")[:2] for each in rows] == [["| b-1", "new"], ["| a-1", "changed"]]
-    assert all(len(re.findall(r"(?<!\\\\)\|", each)) == 6 for each in rows)
+    assert all(len(re.findall(r"(?<!\\)\|", each)) == 6 for each in rows)
     assert "1 replica new, 1 changed, 0 removed, 0 as they are." in text
 
 
