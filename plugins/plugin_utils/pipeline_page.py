@@ -18,7 +18,7 @@ TEMPLATE: t.Final = "preview.html.j2"
 
 WORDS: t.Final = {CREATE: "new", UPDATE: "changed", DELETE: "removed", KEEP: "kept"}
 # What Markdown, or HTML in it, would read as more than a sign.
-_SIGNS: t.Final = frozenset("\\`*_[]<>|~&#@!")
+_SIGNS: t.Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for sign in "\\`*_[]|~#@!"}
 SIGNS: t.Final = {CREATE: "+", UPDATE: "~", DELETE: "−", KEEP: "="}
 
 
@@ -115,8 +115,8 @@ def markdown(data: Mapping[str, t.Any], *, title: str) -> str:
 
 
 def _plain(value: object) -> str:
-    """Text that Markdown takes as text, on one line and in one cell of a table."""
-    return "".join(f"\\{sign}" if sign in _SIGNS else sign for sign in " ".join(str(value).split()))
+    """Text that Markdown, and HTML in it, takes as text, on one line and in one cell of a table."""
+    return "".join(_SIGNS.get(sign, sign) for sign in " ".join(str(value).split()))
 
 
 def render(template: str, data: Mapping[str, t.Any], *, title: str, generated: str = "") -> str:

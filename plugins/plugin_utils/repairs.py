@@ -52,6 +52,7 @@ class Scene:
         # How many GPUs were looked at so far: that is work too.
         self.looked = 0
         self._ways: dict[t.Any, tuple[Slice, ...] | None] = {}
+        self._host_blockers: dict[t.Any, tuple[Blocker, ...] | None] = {}
         self._gpu_blockers: dict[t.Any, tuple[tuple[Blocker, ...] | None, ...]] = {}
 
     def occupy(self, place: Placement) -> None:
@@ -75,8 +76,9 @@ class Scene:
     def spots(self, need: Need, name: str) -> list[Spot]:
         """The hosts of the environment that something could make right, the cheapest first; of very many, those with most free."""
         found = []
+        bare = self._bare(need)
         for host in self._likely(need):
-            gpus = self._on_gpus(host, need)
+            gpus = self._on_gpus(host, bare)
             if gpus is not None:
                 found.append(Spot(host.host.name, (*gpus, *self._on_host(host, need, name))))
         return sorted(found, key=lambda spot: spot.rank)
@@ -86,12 +88,13 @@ class Scene:
         if len(here) <= MOST_HOSTS:
             return here
 
-        def rank(host: HostState) -> tuple[bool, bool, tuple[float, float], str]:
+        def rank(host: HostState) -> tuple[bool, bool, float, str]:
             wanted = sum(need.wants(state.gpu.board) for state in host.gpus)
             # What nothing moves is not worth a look.
             stays = sum(count for service, count in host.replicas.items() if service in self.needs and self.needs[service].adopted)
-            full = (stays / max(wanted, 1), sum(host.replicas.values()) / max(wanted, 1))
-            return (wanted < need.count, bool(host.free.shortage(need.resources)), full, host.host.name)
+            there = sum(host.replicas.values())
+            dead = wanted < need.count or (there == stays and stays >= wanted)
+            return (dead, bool(host.free.shortage(need.resources)), there / max(wanted, 1), host.host.name)
 
         return sorted(here, key=rank)[:MOST_HOSTS]
 
@@ -101,7 +104,7 @@ class Scene:
         found = [
             blockers[0].best
             for host in self._likely(need)
-            for blockers in self._all_gpus(host, need)
+            for blockers in self._all_gpus(host, self._bare(need))
             if blockers is not None and len(blockers) == 1 and blockers[0].cause == cause
         ]
         ways = [option for option in found if option.kind == found[0].kind]
@@ -111,7 +114,20 @@ class Scene:
         text = f"{ways[0].text}; and the same for {len(ways) - 1} more GPU{'s' if len(ways) > 2 else ''}"
         return option_of(ways[0].kind, text, *edits, more=1)
 
-    def _on_gpus(self, host: HostState, need: Need) -> tuple[Blocker, ...] | None:
+    def _bare(self, need: Need) -> Need:
+        """All of a need that a GPU asks about: the same for many services that have no place yet."""
+        service = need.service if need.service in self.names_of else SELF
+        rules = Rules(max_per_gpu=need.rules.max_per_gpu)
+        return replace(need, service=service, replicas=1, resources=Resources(), ports=(), team="", rules=rules)
+
+    def _on_gpus(self, host: HostState, bare: Need) -> tuple[Blocker, ...] | None:
+        """As :meth:`_of_gpus`, remembered."""
+        key = (host.host.name, bare)
+        if key not in self._host_blockers:
+            self._host_blockers[key] = self._of_gpus(host, bare)
+        return self._host_blockers[key]
+
+    def _of_gpus(self, host: HostState, need: Need) -> tuple[Blocker, ...] | None:
         """The blockers of the cheapest GPUs of the host that could be made right, together; None where there are not enough of them."""
         boards: dict[str, list[tuple[int, str, tuple[Blocker, ...]]]] = {}
         for state, blockers in zip(host.gpus, self._all_gpus(host, need), strict=True):
@@ -132,11 +148,8 @@ class Scene:
                 best = rank
         return None if best is None else best[2]
 
-    def _all_gpus(self, host: HostState, need: Need) -> tuple[tuple[Blocker, ...] | None, ...]:
-        """What is in the way on each GPU, the same for all services that ask for the same and have no place yet."""
-        service = need.service if need.service in self.names_of else SELF
-        rules = Rules(max_per_gpu=need.rules.max_per_gpu)
-        bare = replace(need, service=service, replicas=1, resources=Resources(), ports=(), team="", rules=rules)
+    def _all_gpus(self, host: HostState, bare: Need) -> tuple[tuple[Blocker, ...] | None, ...]:
+        """What is in the way on each GPU."""
         key = (host.host.name, bare)
         if key not in self._gpu_blockers:
             self._gpu_blockers[key] = tuple(_Look(self, bare, state).blockers() for state in host.gpus)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import typing as t
 from pathlib import Path
 
@@ -295,6 +296,26 @@ def test_the_page_escapes_what_people_wrote_and_fetches_nothing() -> None:
     assert "src=" not in page.replace("&#34;&gt;&lt;img src=x&gt;", "")
     assert "a-1" in page
     assert "1 as they are" in page
+
+
+def test_markdown_takes_what_people_wrote_as_text_and_keeps_one_line_a_replica() -> None:
+    evil = "<img src=x> | **bold**\n[link](http://x) @all #1"
+    last = {"h1": plan(line("a"))}
+    changes = compare(last, {"h1": plan(line("a", version="2"), line("b", start=4))}, {}, {})
+    data = pipeline_page.page_data(changes, [{"service": "c", "replica": 1, "reason": evil}], [evil], reasons={"b-1": evil})
+    text = pipeline_page.markdown(data, title=evil)
+    for sign in ("<img", "[link]", "**bold**", " @all", " #1"):
+        assert sign not in text
+    rows = [each for each in text.splitlines() if each.startswith("| ") and "-1 " in each]
+    assert [each.split(" | ")[:2] for each in rows] == [["| b-1", "new"], ["| a-1", "changed"]]
+    assert all(len(re.findall(r"(?<!\\)\|", each)) == 6 for each in rows)
+    assert "1 replica new, 1 changed, 0 removed, 0 as they are." in text
+
+
+def test_the_reason_of_a_new_place_stands_beside_what_changes() -> None:
+    changes = compared({}, {"h1": plan(line("a"), line("b", start=4))})
+    rows = pipeline_page.page_data(changes, [], [], reasons={"a-1": "the only GPU with room for it"})["changed"]
+    assert [row["why"] for row in rows] == ["new; the only GPU with room for it", "new"]
 
 
 def test_the_log_says_the_same_in_lines() -> None:

@@ -12,7 +12,9 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.action.plan import run
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import explain_plans
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import Answer, WhatIf, boards_of
 from decide_world import DIGEST, facts, gpu, gpu_facts, host, l40s, manifest_text, need, place, problem
@@ -153,3 +155,12 @@ def site_again(tmp_path: Path) -> dict[str, t.Any]:
     (tmp_path / "manifests" / "ocr.yml").unlink()
     (tmp_path / "manifests").rmdir()
     return site(tmp_path)
+
+
+def test_plans_can_be_explained_after_they_were_written(tmp_path: Path) -> None:
+    arguments = site(tmp_path)
+    run(arguments, check_mode=False, diff=False)
+    texts, plans = door.read_texts(arguments["manifests"]), door.last_plans(arguments["plans"], FLEET)
+    found = explain_plans(texts, {}, plans, arguments["hosts"], CATALOGUE, ["http"])
+    assert found == {"receipt-ocr-1": "the only GPU with room for it"}
+    assert explain_plans(texts, plans, plans, arguments["hosts"], CATALOGUE, ["http"]) == {}

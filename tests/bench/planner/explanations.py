@@ -16,8 +16,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propos
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.tests.bench.planner import planted
 from ansible_collections.gpuops.fleet.tests.unit.planner_checker import complaints
-from planner import small_fleet
-from planner.cold import cold
 
 
 def applied(problem: t.Any, edits: t.Iterable[t.Any]) -> t.Any:
@@ -98,6 +96,10 @@ def explained(problem: t.Any) -> tuple[t.Any, list[t.Any]]:
 
 def companies(quick: bool) -> tuple[list[dict[str, t.Any]], list[str]]:
     """1,000 services on 200 GPUs, planned and explained in a cold process; of what is told, some changes are tried in the whole fleet."""
+    # Only here: tests that judge a case know nothing of the path that the benchmark sets.
+    from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
+    from ansible_collections.gpuops.fleet.tests.bench.planner.cold import cold
+
     figures, wrong = [], []
     for services, seed in ((1000, 1),) if quick else ((700, 1), (1000, 1), (1000, 2), (1300, 1)):
         problem = small_fleet.world(services, 200, seed)
@@ -105,7 +107,7 @@ def companies(quick: bool) -> tuple[list[dict[str, t.Any]], list[str]]:
         solution, proposals = run.answer
         again = dataclasses.replace(problem, previous=(*solution.placements, *solution.waiting), changed=frozenset())
         told = [each for each in proposals if each.changes]
-        tried = told[:: max(1, len(told) // (4 if quick else 8))]
+        tried = told[:: max(1, len(told) // (2 if quick else 4))]
         places = {(each.service, each.replica) for each in solution.placements}
         held = 0
         for each in tried:

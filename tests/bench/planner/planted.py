@@ -14,6 +14,7 @@ import typing as t
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import parse_slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MPS,
     Bar,
@@ -30,7 +31,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Rules,
     Workspace,
 )
-from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, parse_slice, place
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place
 
 TARGET = "target"
 # What can be bought, also where the fleet has no GPU to show.
@@ -178,25 +179,28 @@ def environment_of_no_host(made: World) -> None:
 # The host lacks something.
 
 
-def _lacks(kind: str, ask: t.Sequence[float]) -> Plant:
-    def lacks(made: World) -> None:
-        made.target = replace(made.target, resources=Resources(**{kind: made.rng.choice(ask)}))
-
-    return lacks
-
-
 def _resources(made: World) -> None:
     made.target = replace(made.target, resources=Resources(4, 8192, 1024, 10240))
 
 
-plant("host memory", _resources)(lambda made: _lacks("memory", (300000, 524288))(made))
-PLANTS["host_memory"] = PLANTS.pop("<lambda>")
-plant("host cpus", _resources)(lambda made: _lacks("cpus", (65, 96.5))(made))
-PLANTS["host_cpus"] = PLANTS.pop("<lambda>")
-plant("host shm", _resources)(lambda made: _lacks("shm", (70000, 131072))(made))
-PLANTS["host_shm"] = PLANTS.pop("<lambda>")
-plant("host disk", _resources)(lambda made: _lacks("disk", (1048577, 4194304))(made))
-PLANTS["host_disk"] = PLANTS.pop("<lambda>")
+# One thing of a host that the service asks for more of than any host has.
+_ASKED: dict[str, t.Sequence[t.Any]] = {
+    "memory": (300000, 524288),
+    "cpus": (65, 96.5),
+    "shm": (70000, 131072),
+    "disk": (1048577, 4194304),
+}
+
+
+def _lacks(kind: str) -> Plant:
+    def lacks(made: World) -> None:
+        values: dict[str, t.Any] = {kind: made.rng.choice(_ASKED[kind])}
+        made.target = replace(made.target, resources=Resources(**values))
+
+    return lacks
+
+
+PLANTS.update({f"host_{kind}": (f"host {kind}", _resources, _lacks(kind)) for kind in _ASKED})
 
 
 @plant("host memory", _resources)
@@ -288,7 +292,12 @@ def quota_of_slices(made: World) -> None:
     _quota(Limit("slices", made.rng.choice((4, 5))))(made)
 
 
-@plant("quota", lambda made: (_team(made), _exclusive(made))[0])
+def _team_of_whole_gpus(made: World) -> None:
+    _team(made)
+    _exclusive(made)
+
+
+@plant("quota", _team_of_whole_gpus)
 def quota_of_gpus(made: World) -> None:
     """The team may have no whole GPU."""
     _quota(Limit("gpus", 0))(made)
@@ -495,8 +504,6 @@ def _bars(made: World) -> None:
 
 
 def _used_up(made: World) -> None:
-    used = sum(80 * 1024 * each.replicas for each in made.needs if each.team == "claims")
-    made.needs = [replace(each, team="fraud") for each in made.needs] if not used else made.needs
     made.needs = [replace(each, team="other" if each.team == "claims" else each.team) for each in made.needs]
     made.more.update(quotas=(Quota("claims", (Limit("memory", made.rng.choice((0, 9000, 19000))),)),))
 
