@@ -72,8 +72,8 @@ options:
     version_added: 0.2.0
   others_stay:
     description:
-      - Nobody moves or gives way for another, whatever C(fleet_moves) and C(fleet_preemption) say. For plays that have named beforehand who is
-        stopped.
+      - Nobody moves or gives way for another, whatever C(fleet_moves) and C(fleet_preemption) say. For plays that have named beforehand who
+        is stopped.
     type: bool
     default: false
     version_added: 0.2.0
@@ -216,7 +216,8 @@ steps:
     - 2. start llm-chat-1 on gpu-prod-01 GPU-5c1f07aa 3g.40gb@4
 bounds:
   description:
-    - What language models can hold where they are placed, and what is proven of the plan, for example how many more replicas could be served.
+    - What language models can hold where they are placed, and what is proven of the plan, for example how many more replicas could be
+      served.
     - Nothing is said of a plan that serves everybody where they were before.
   returned: success
   type: list

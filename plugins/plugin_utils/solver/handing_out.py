@@ -17,6 +17,7 @@ from functools import lru_cache
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, Slices
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Resources
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import numpy, patterns_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
 Key = tuple[str, int]
@@ -272,20 +273,14 @@ def _in_turn(states: Iterable[GpuState]) -> Iterator[GpuState]:
 
 @lru_cache(maxsize=4096)
 def stand(cutter: Cutter, fixed: Slices, spare: Slices, counts: Counts[str]) -> Slices | None:
-    """Where slices in these numbers go beside ``fixed``: on those of ``spare`` where they can, then at the lowest starts. None: nowhere."""
-    wanted = [name for name, count in sorted(counts, key=lambda each: -cutter.profiles[each[0]].size) for _each in range(count)]
-
-    def search(have: Slices, left: Sequence[str]) -> Slices | None:
-        if not left:
-            return have
-        starts = sorted(cutter.profiles[left[0]].starts, key=lambda start: (Slice(start, left[0]) not in spare, start))
-        for start in starts:
-            one = Slice(start, left[0])
-            if one not in have and cutter.fits(have, one):
-                found = search((*have, one), left[1:])
-                if found is not None:
-                    return found
+    """Where slices in these numbers go beside ``fixed``: on as many of ``spare`` as can be, then at the lowest starts. None: nowhere."""
+    board = patterns_of(cutter.geometry, {name for name, _count in counts} | {one.profile for one in (*fixed, *spare)})
+    here, there = board.state_of(fixed), board.state_of(spare)
+    wanted = numpy.zeros(len(board.profiles), dtype=numpy.int64)
+    for name, count in counts:
+        wanted[board.number[name]] = count
+    fits = board.states[(board.states & here) == here][(board.beside(here) == wanted).all(axis=1)]
+    if not len(fits):
         return None
-
-    found = search(fixed, wanted)
-    return None if found is None else tuple(one for one in found if one not in fixed)
+    best = min(fits.tolist(), key=lambda state: (-(state & there).bit_count(), state))
+    return tuple(one for one in board.slices_of(best) if one not in fixed)

@@ -148,6 +148,11 @@ class Patterns:
             raise FleetError(f"the slices of GPU {int(wrong.argmax())} cannot stand together")
         return states
 
+    def beside(self, state: int) -> Ints:
+        """Shape (states that contain ``state``, profiles): how many slices of each profile each of them has more."""
+        result: Ints = self.counts[(self.states & state) == state] - self.counts[self.index[state]]
+        return result
+
     def slices_of(self, state: int) -> tuple[Slice, ...]:
         """The slices of a state, in order of start."""
         taken = (place for slot, place in enumerate(self.slots) if state >> slot & 1)

@@ -118,8 +118,8 @@ class Program:
         self._cost = [whole]
 
     def solve(self, limits: Limits | None = None, *, relaxed: bool = False, only: t.Any = None) -> Outcome:
-        """The best solution within ``limits``; ``relaxed``: as a linear program, whole numbers or not. ``only``: (columns,) of truth values,
-        where it says no the column is 0; the bound is then one of that smaller program.
+        """The best solution within ``limits``; ``relaxed``: as a linear program, whole numbers or not. ``only``: (columns,) of truths;
+        where it says no the column is 0, and the bound is then one of that smaller program.
 
         :raises SolverError: there is none, or it was not found within the limits.
         """

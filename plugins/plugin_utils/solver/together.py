@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, Slices
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, TIME_SLICE, Need, Sharing
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, share_charge, whole_charge
@@ -32,16 +32,12 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out im
     hand_out,
     shape_of,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import numpy, patterns_of, undominated
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, Session, SolverError, available
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Floats
-
-try:
-    import numpy
-except ImportError:  # pragma: no cover # tests/unit/test_solver_absent.py
-    numpy = None  # type: ignore[assignment] # what is not there is None
 
 Waiting = Sequence[tuple[Need, int]]
 
@@ -79,13 +75,12 @@ def plan_together(
     """
     if not available() or not waiting:
         return None
-    model = _Model(fleet, waiting, frozenset(must))
-    if model.program.columns > MOST_COLUMNS:
-        return None
     try:
-        return model.solved(reached, opened)
-    except SolverError:
+        model = _Model(fleet, waiting, frozenset(must))
+        return model.solved(reached, opened) if model.program.columns <= MOST_COLUMNS else None
+    except (SolverError, FleetError):  # the second: a board on which something stands that its geometry does not know
         return None
+
 
 
 class _Level(t.NamedTuple):
@@ -453,24 +448,10 @@ def additions(
     if stock is not None:
         counted = Counter(one.profile for one in free or () if one.profile in names)
         return (tuple(sorted(counted.items())),) if counted else ()
-    found: set[tuple[int, ...]] = set()
-    seen: set[Slices] = set()
-    trail = [fixed]
-    while trail:
-        placed = trail.pop()
-        new = Counter(one.profile for one in placed if one not in fixed)
-        found.add(tuple(new[name] for name in names))
-        for name in names:
-            for start in cutter.profiles[name].starts:
-                one = Slice(start, name)
-                if cutter.fits(placed, one):
-                    more = tuple(sorted((*placed, one)))
-                    if more not in seen:
-                        seen.add(more)
-                        trail.append(more)
-    ordered = sorted(found, key=lambda each: (-sum(each), each))
-    kept: list[tuple[int, ...]] = []
-    for each in ordered:
-        if any(each) and not any(all(a >= b for a, b in zip(other, each, strict=True)) for other in kept):
-            kept.append(each)
-    return tuple(tuple((name, count) for name, count in zip(names, each, strict=True) if count) for each in kept)
+    board = patterns_of(cutter.geometry, {*names, *(one.profile for one in fixed)})
+    inside = board.beside(board.state_of(fixed))
+    wanted = [board.number[name] for name in names]
+    rows = inside[inside.sum(axis=1) == inside[:, wanted].sum(axis=1)][:, wanted]
+    rows = numpy.unique(rows, axis=0)
+    kept = rows[undominated(rows)]
+    return tuple(tuple((name, count) for name, count in zip(names, row, strict=True) if count) for row in kept.tolist() if any(row))

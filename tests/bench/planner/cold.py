@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class Cold:
-    """``answer`` of the process; ``seconds`` on the clock, ``cpu_seconds`` of user and system, ``peak_mib`` of memory, all of it included."""
+    """``answer`` of the process; ``seconds`` on the clock, ``cpu_seconds`` of user and system, ``peak_mib`` of memory: all of it."""
 
     answer: t.Any
     seconds: float

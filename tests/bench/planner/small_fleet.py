@@ -54,6 +54,7 @@ def fleet(gpus: int, chance: random.Random) -> tuple[Host, ...]:
 def service(number: int, chance: random.Random) -> Need:
     """One service of one of 20 teams."""
     isolation = chance.choices(["slice", "shared", "exclusive"], [75, 24, 1])[0]
+    slices, shares = chance.choice([4, 4, 5, 5, 8, 8, 9, 9, 9, 15, 18, 30]), chance.choice([3, 6, 10])
     rules = Rules(
         spread=chance.choice(["host", "host", "gpu", "pack"]),
         max_per_host=chance.choice([None, None, None, 2]),
@@ -64,7 +65,7 @@ def service(number: int, chance: random.Random) -> Need:
         f"service-{number:04d}",
         "production",
         isolation,
-        {"slice": chance.choice([4, 4, 5, 5, 8, 8, 9, 9, 9, 15, 18, 30]), "shared": chance.choice([3, 6, 10]), "exclusive": 20}[isolation] * GIB,
+        {"slice": slices, "shared": shares, "exclusive": 20}[isolation] * GIB,
         replicas=chance.choices([1, 2, 3], [90, 8, 2])[0],
         priority=chance.choice([30, 50, 50, 50, 80]),
         count=chance.choice([1, 1, 2]) if isolation == "exclusive" else 1,
