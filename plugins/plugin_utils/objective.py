@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_place
@@ -13,7 +14,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_pla
 
 def objective(problem: Problem, solution: Solution) -> tuple[int, ...]:
     """(replicas placed of each priority that there is, the highest first; then with a minus: replicas that moved although their place
-    was right, GPUs that somebody is on, GPUs that change between MIG and no MIG).
+    was right, pairs of replicas on one host and on one GPU whose service wishes to be spread, GPUs that somebody is on, GPUs that change
+    between MIG and no MIG).
 
     A replica that waits on a drained GPU or on a host that is down is not placed.
     """
@@ -23,7 +25,16 @@ def objective(problem: Problem, solution: Solution) -> tuple[int, ...]:
     before = {(place.service, place.replica): place for place in problem.previous}
     left = [(each.service, each.replica) for each in solution.displaced]
     moved = sum(key in there and key in before and not same_place(before[key], there[key]) for key in left)
+    wishes = {need.service: need.rules.spread for need in problem.needs}
+    hosts = Counter((place.service, place.host) for place in solution.placements)
+    boards = Counter((place.service, uuid) for place in solution.placements for uuid in place.gpus)
+    crowded = (_pairs(hosts, wishes, ("host",)), _pairs(boards, wishes, ("host", "gpu")))
     used = {(place.host, uuid) for place in (*solution.placements, *solution.waiting) for uuid in place.gpus}
     gpus = {(host.name, gpu.uuid): gpu for host in problem.hosts for gpu in host.gpus}
     changed = sum(key in gpus and gpus[key].mig != (layout.mode == "mig") for key, layout in solution.layouts.items())
-    return (*(served[priority] for priority in sorted(set(priorities.values()), reverse=True)), -moved, -len(used), -changed)
+    return (*(served[priority] for priority in sorted(set(priorities.values()), reverse=True)), -moved, *crowded, -len(used), -changed)
+
+
+def _pairs(together: Mapping[tuple[str, str], int], wishes: Mapping[str, str], those: Collection[str]) -> int:
+    """Minus the pairs that are together although the wish of their service is one of ``those``."""
+    return -sum(count * (count - 1) // 2 for (service, _place), count in together.items() if wishes[service] in those)

@@ -20,6 +20,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, K
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explain
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.giving_way import Room
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import drains, keep_all, must_leave, part
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import GpuLayout, Need, Placement, Problem, Proof, Solution, Unplaced
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Hint
@@ -36,6 +37,7 @@ TURNS = 8
 Rank = tuple[t.Any, ...]
 # One turn: a replica; or all of a service that are to be placed together, or not at all.
 Turn = tuple[Need, tuple[int, ...]]
+_Missing = list[tuple[Need, int]]
 
 
 def make_plan(problem: Problem, words: bool = True) -> Solution:
@@ -45,6 +47,10 @@ def make_plan(problem: Problem, words: bool = True) -> Solution:
     better, proof = _together(problem, draft, missing)
     if better is not None:
         draft, missing = better
+    return _solution(draft, missing, words, proof)
+
+
+def _solution(draft: Draft, missing: _Missing, words: bool, proof: Proof | None = None) -> Solution:
     return Solution(
         placements=tuple(draft.placed[key] for key in sorted(draft.placed)),
         unplaced=tuple(_unplaced(draft, need, replica) if words else Unplaced(need.service, replica, "", "") for need, replica in missing),
@@ -65,9 +71,6 @@ def _begin(problem: Problem) -> Draft:
         del draft.placed[key]
     draft.kept = dict(draft.placed)
     return draft
-
-
-_Missing = list[tuple[Need, int]]
 
 
 def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[Draft, _Missing] | None, Proof | None]:
@@ -96,7 +99,8 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
     left, best = missing, draft
     if found.better:
         left = _Queue(start, found.hints).run()
-        best = start if _score(start) > _score(draft) and must <= set(start.placed) else draft
+        one, all_ = (objective(problem, _solution(each, rest, words=False)) for each, rest in ((draft, missing), (start, left)))
+        best = start if all_ > one and must <= set(start.placed) else draft
     now = _reached(waiting, best)
     open_ = ((priority, most - now[priority]) for priority, most in sorted(found.most.items(), reverse=True) if most > now[priority])
     # Of lower priorities nothing is known as long as more of a higher one might be served.
@@ -110,19 +114,6 @@ def _reached(waiting: _Missing, draft: Draft) -> Counter[int]:
 
 def _opened(draft: Draft) -> int:
     return sum(bool(state.owners or state.tenants) for host in draft.fleet.hosts.values() for state in host.gpus)
-
-
-def _score(draft: Draft) -> tuple[int, ...]:
-    """How many are served, the highest priority first; how few left a place that was right; how few replicas are beside another of their
-    service on a host, and on a GPU, that wish not to be; how few GPUs are in use."""
-    served = Counter(draft.needs[service].priority for service, _replica in draft.placed if service in draft.needs)
-    priorities = sorted({need.priority for need in draft.needs.values()}, reverse=True)
-    by_host = Counter((service, place.host) for (service, _replica), place in draft.placed.items())
-    by_gpu = Counter((service, uuid) for (service, _replica), place in draft.placed.items() for uuid in place.gpus)
-    wishes = {need.service: need.rules.spread for need in draft.needs.values()}
-    hosts = sum(count * (count - 1) for (service, _host), count in by_host.items() if wishes.get(service) == "host")
-    gpus = sum(count * (count - 1) for (service, _uuid), count in by_gpu.items() if wishes.get(service) != "pack")
-    return (*(served[priority] for priority in priorities), -len(draft.result()), -hosts, -gpus, -_opened(draft))
 
 
 class _Queue:

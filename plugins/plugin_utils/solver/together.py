@@ -82,7 +82,6 @@ def plan_together(
         return None
 
 
-
 class _Level(t.NamedTuple):
     """Those of one priority: their columns, the row that counts who is served, and how many they are."""
 
