@@ -296,7 +296,7 @@ def measure(quick: bool) -> dict[str, t.Any]:
         "least_ahead_known": round(min(one["known"]["ahead"] for one in mixes.values()), 3),
         "least_ahead_learnt_on_other": round(min(one["learnt_on_other"]["ahead"] for one in mixes.values()), 3),
         "most_lost_by_order": max(order["lost"] for one in mixes.values() for order in one["orders"].values()),
-        "large": large(world.MIXES["default"], "1", 100 if quick else 1200, violations),
+        "large": large(world.MIXES["default"], "1", 60 if quick else 1200, violations),
         "violations": violations,
     }
 
