@@ -157,6 +157,11 @@ def test_room_that_is_given_back_is_taken_again() -> None:
     assert admission.place(both) == Place("one", (0, 1))
 
 
+def test_two_nodes_of_one_name_are_named() -> None:
+    with pytest.raises(ValueError, match="more than one node is called a"):
+        Admission([Node(name, Shape(1, 1, 1, "T4")) for name in "aba"])
+
+
 def test_nothing_known_and_nothing_there_are_no_trouble() -> None:
     assert Admission([]).place(Request(1, 1, 1, 500)) is None
     assert learn([], []).counts == {}

@@ -35,7 +35,7 @@ LEAST_AHEAD = 0.001
 DOUBT = 1.5
 """Unforeseen requests that are expected besides while nothing has come yet, as a part of those that were learnt."""
 ENOUGH_TO_REPLAY = 128
-"""Requests from which a replay says more than the default does."""
+"""Requests that have to be known for a replay to say more than the default does, and for a surprise to be one."""
 KINDS_REPLAYED = 512
 LEAST_EXPECTED = 5.0
 """Of a class of requests, for the comparison of two mixes; rarer classes count as one."""
@@ -99,6 +99,10 @@ class Admission:
     """Requests placed on nodes as they come. ``lesson`` may be of other data, or none: what comes corrects it."""
 
     def __init__(self, nodes: Sequence[Node], lesson: Lesson | None = None) -> None:
+        """:raises ValueError: two nodes of one name. :raises SolverError: there is no numpy here."""
+        twice = [name for name, count in Counter(node.name for node in nodes).items() if count > 1]
+        if twice:
+            raise ValueError(f"more than one node is called {', '.join(sorted(twice))}")
         self.lesson = lesson or Lesson()
         self._pool = Pool(nodes)
         self._number = {node.name: number for number, node in enumerate(self._pool.nodes)}
