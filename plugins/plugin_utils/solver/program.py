@@ -48,9 +48,10 @@ class SolverError(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """How far an integer program is worked on. ``gap``: relative; ``nodes`` of branch and bound; ``iterations`` of the simplex method."""
+    """How far an integer program is worked on. ``gap``: relative; ``apart``: absolute, either is enough; ``nodes`` of branch and bound; ``iterations`` of the simplex method."""
 
     gap: float = 0.0
+    apart: float = 1e-6
     nodes: int = 2_000
     iterations: int = 5_000_000
 
@@ -124,7 +125,7 @@ class Program:
             "parallel": "off",
             "random_seed": 0,
             "mip_rel_gap": limits.gap,
-            "mip_abs_gap": 1e-6,
+            "mip_abs_gap": limits.apart,
             "mip_max_nodes": limits.nodes,
             "simplex_iteration_limit": limits.iterations,
         }
