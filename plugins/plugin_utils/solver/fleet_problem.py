@@ -104,8 +104,8 @@ Row = tuple[str, int, str, int, str, str, int]
 class FleetAnswer:
     """``rows``: where every served replica is, in order of class, replica and GPU. ``served`` and ``bound`` by priority, greatest first.
 
-    No plan is better, in the order of the objective, than ``bound`` (replicas by priority) and then ``opened_bound`` (GPUs in use, of which
-    this plan has ``opened``): the bound of a priority holds for plans that serve those above as well as their stage found possible.
+    ``bound``: no plan that serves as many of the priorities above as this one serves more replicas of a priority. ``opened``: GPUs in use;
+    no plan that serves as many of each priority opens fewer than ``opened_bound``.
     ``solver``: its name and version.
     """
 

@@ -38,7 +38,9 @@ PRICED_TO, MOST_ROUNDS, LAST_ROUNDS = 1e-6, 80, 3
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """One priority: no plan serves more than ``bound`` of its replicas if it serves the ``held`` ones of the priorities before.
+    """One stage: no plan serves more than ``bound`` replicas of its priority if it serves the ``held`` ones of the priorities before.
+
+    Of the last stage: none opens fewer GPUs.
 
     ``prices``: by how much the bound moves for each replica that an earlier stage serves less.
     """
@@ -59,7 +61,7 @@ class Level:
 class Relaxed:
     """``amount``: replicas by option. ``patterns``: by group, shape (patterns, shapes); ``boards``: by group, GPUs of each pattern.
 
-    ``levels`` by priority, and how many replicas of each are ``held``; no plan that serves so many opens fewer GPUs than ``opened``.
+    ``levels`` by priority, and how many replicas of each are ``held``; ``opened``: the last stage.
     """
 
     amount: Floats
@@ -67,7 +69,7 @@ class Relaxed:
     boards: list[Floats]
     levels: dict[int, Level]
     held: dict[int, int]
-    opened: float = 0.0
+    opened: Level | None = None
 
 
 class FleetProgram:
@@ -104,7 +106,9 @@ class FleetProgram:
             held[level] = reachable(self._relaxed(outcome, levels, held), level, held)
             self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
         outcome, slack = self._priced(lambda: self.is_pattern.astype(float))
-        return replace(self._relaxed(outcome, levels, held), opened=float(numpy.ceil(outcome.objective - slack - 1e-6)))
+        prices = {level: -price for level, price in self._prices(outcome, held).items()}
+        opened = Level(float(numpy.ceil(outcome.objective - slack - 1e-6)), dict(held), prices)
+        return replace(self._relaxed(outcome, levels, held), opened=opened)
 
     def _prices(self, outcome: Outcome, held: dict[int, int]) -> dict[int, float]:
         return {level: max(0.0, float(outcome.duals[self.rows.level[level]])) for level in held}

@@ -33,7 +33,8 @@ NEARLY = 1e-6
 REACH, WIDE_REACH = 2, 40
 # How often the rest of a group's shared GPUs is solved anew.
 DIVES = 6
-ROUNDING = Limits(gap=0.0, nodes=100)
+# The last replica would take most of the work.
+ROUNDING = Limits(absolute=1.1, nodes=20)
 PATTERNS = Limits(gap=0.0, nodes=200)
 
 

@@ -76,9 +76,9 @@ def _answer(options: Options, seats: list[Seats], relaxed: Relaxed) -> FleetAnsw
     return FleetAnswer(
         rows=_rows(options, seats),
         served=served,
-        bound={level: relaxed.levels[level].bound for level in options.levels},
+        bound={level: relaxed.levels[level].given(served) for level in options.levels},
         opened=opened,
-        opened_bound=relaxed.opened,
+        opened_bound=relaxed.opened.given(served) if relaxed.opened else 0.0,
         solver=version(),
     )
 
