@@ -172,7 +172,7 @@ class _Search:
         self.leases = leases
         self.boards = boards
         self.left = budget
-        self.many = len(solution.unplaced) > MANY
+        self.many = len(solution.unplaced) > MANY and len(solution.unplaced) * len(problem.hosts) > 16 * MANY
         # No single plan may take so much that nothing is left for the others.
         self.share = budget // 10
         self.scene = Scene(self.now, solution, leases)
