@@ -204,7 +204,7 @@ class Room:
         @cache
         def may(name: str) -> bool:
             key = draft.movable(name, needed=force)
-            if key is None or key[0] == need.service:
+            if key is None or key[0] == need.service or key[0] in need.rules.together:
                 return False
             theirs = draft.needs[key[0]].priority
             return theirs < priority if force else theirs <= priority and key[0] not in draft.problem.changed
@@ -335,7 +335,7 @@ class Room:
             if debit.lent:
                 concerned = concerned and theirs.team != need.team and books.borrows(theirs.team, debit.key)
             lower = theirs.priority < need.priority or (debit.lent and theirs.priority == need.priority)
-            if concerned and lower and key[0] != need.service:
+            if concerned and lower and key[0] != need.service and key[0] not in need.rules.together:
                 much = sum(many for board, counted, many in books.charged(place.name) if counted == debit.key[0] and debit.key[1] in board)
                 if much and draft.movable(place.name) is not None:
                     found.append((theirs.priority, much < debit.short, much if much >= debit.short else -much, key))

@@ -25,6 +25,10 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet
 
 __all__ = ["Offer", "make_plan", "offers"]
 
+# How often everybody without a place is asked again, and how many turns one round has for each of them. Mostly two rounds and a turn for
+# each will do; where rules and priorities chase each other in a circle, it ends here.
+ROUNDS = 8
+TURNS = 8
 Rank = tuple[t.Any, ...]
 # One turn: a replica; or all of a service that are to be placed together, or not at all.
 Turn = tuple[Need, tuple[int, ...]]
@@ -64,17 +68,31 @@ class _Queue:
     def run(self) -> list[tuple[Need, int]]:
         """Place everybody for whom there is a place; who has none, by service and replica."""
         draft = self._draft
-        while True:
+        for _round in range(ROUNDS):
             draft.freed = False
-            missing = self._missing()
-            self._heap = [self._entry(need, replicas) for need, replicas in _turns(missing)]
+            self._heap = [self._entry(need, replicas) for need, replicas in _turns(self._missing())]
             heapq.heapify(self._heap)
-            while self._heap:
+            turns = TURNS * len(self._heap)
+            while self._heap and turns > 0:
+                turns -= 1
                 _rank, _first, service, replicas = heapq.heappop(self._heap)
                 self._turn(draft.needs[service], replicas)
             missing = self._missing()
-            if not missing or not draft.freed:
-                return [(need, replica) for need, replica in missing if (need.service, replica) not in draft.placed]
+            if not missing or (not draft.freed and not self._heap):
+                return missing
+        self._end()
+        return self._missing()
+
+    def _end(self) -> None:
+        """Whoever gave way last is not asked any more: of what is to have all of its replicas, nothing is left then."""
+        draft, going = self._draft, True
+        while going:
+            keys = [(need.service, replica) for need, replica in self._missing() if need.rules.all_or_nothing and not need.adopted]
+            broken = {service for service, replica in keys if (service, replica) not in draft.leaving}
+            gone = [key for key, place in sorted(draft.placed.items()) if key[0] in broken and place.host in draft.fleet.hosts]
+            for key in gone:
+                draft.lift(key)
+            going = bool(part(draft)) or bool(gone)
 
     def _missing(self) -> list[tuple[Need, int]]:
         placed = self._draft.placed

@@ -103,6 +103,7 @@ def fleet(make_site: MakeSite, tmp_path_factory: pytest.TempPathFactory) -> Iter
             HOST,
             fleet_gpu_layouts=[{"gpu": gpus[0]["uuid"], "mode": "whole"}],
             fleet_gpu_access="nvidia",
+            fleet_moves=0,  # what is asked here is what becomes of those who are on the GPU
             fleet_host_agent=False,
             fleet_driver_services=[],
             fleet_sys_root=str(tree.sys),

@@ -28,7 +28,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 QUICK = settings(
-    max_examples=60,
+    max_examples=120,
     derandomize=True,
     database=None,
     deadline=None,
