@@ -172,7 +172,7 @@ class _Search:
         self.leases = leases
         self.boards = boards
         self.left = budget
-        self.many = len(solution.unplaced) > MANY
+        self.many = len(solution.unplaced) > MANY and len(solution.unplaced) * len(problem.hosts) > 16 * MANY
         # No single plan may take so much that nothing is left for the others.
         self.share = budget // 10
         self.scene = Scene(self.now, solution, leases)
@@ -476,7 +476,7 @@ class _Search:
         for each in proposals:
             if each.cause == "quota":
                 teams.setdefault(self.scene.needs[each.service].team, {})[(each.service, each.replica)] = each
-        self.left = self.share = TEAM_BUDGET
+        self.left, self.share = TEAM_BUDGET, TEAM_BUDGET // 2
         for team in sorted(teams, key=lambda name: (-len(teams[name]), name)):
             last = min((self.scene.needs[service] for service, _number in teams[team]), key=lambda need: (need.priority, need.service))
             option = self._raised(last)

@@ -52,6 +52,7 @@ class Scene:
         # How many GPUs were looked at so far: that is work too.
         self.looked = 0
         self._ways: dict[t.Any, tuple[Slice, ...] | None] = {}
+        self._room_blockers: dict[t.Any, tuple[Blocker, ...]] = {}
         self._host_blockers: dict[t.Any, tuple[Blocker, ...] | None] = {}
         self._gpu_blockers: dict[t.Any, tuple[tuple[Blocker, ...] | None, ...]] = {}
 
@@ -157,12 +158,18 @@ class Scene:
         return self._gpu_blockers[key]
 
     def _on_host(self, host: HostState, need: Need, name: str) -> Iterator[Blocker]:
+        key = (host.host.name, need.resources, need.ports, SELF if need.service not in self.names_of else name, need.service)
+        if key not in self._room_blockers:
+            self._room_blockers[key] = tuple(self._of_host(host, need, name))
+        yield from self._room_blockers[key]
+        yield from self._rule_blockers(host, need)
+
+    def _of_host(self, host: HostState, need: Need, name: str) -> Iterator[Blocker]:
         for kind, (want, have) in host.free.shortage(need.resources).items():
             yield Blocker(f"host {kind}", tuple(self._resource_options(host, need, kind, want, have)))
         ports = host.choose_ports(need, name, {}, self.fleet.asked)
         if isinstance(ports, str):
             yield Blocker("port", tuple(self._port_options(host, need, ports)))
-        yield from self._rule_blockers(host, need)
 
     def _resource_options(self, host: HostState, need: Need, kind: str, want: float, have: float) -> Iterator[Option]:
         floor = 0.1 if kind == "cpus" else 1
