@@ -377,7 +377,8 @@ class _Judge:
                 return False
             memory = sum(other.memory_mib for other in sharing) + need.memory_mib
             compute = sum(other.compute or 0 for other in sharing) + (need.compute or 0)
-            return len(there) < host.shared_max and memory <= gpu.memory_mib - host.shared_reserve_mib and compute <= host.shared_compute
+            full = memory > gpu.memory_mib - host.shared_reserve_mib or compute > host.shared_compute
+            return len(there) < host.shared_max and not full
         return gpu.geometry is not None and self._slice_has_room(gpu, need, [place.slice for place in there])
 
     def _slice_has_room(self, gpu: t.Any, need: t.Any, owned: list[t.Any]) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Drain,
+    Gpu,
     Host,
     Limit,
     Need,
@@ -40,7 +41,7 @@ def fleet(gpus: int, chance: random.Random) -> tuple[Host, ...]:
     while gpus > 0:
         name, count, board = f"gpu-{len(hosts):03d}", min(gpus, chance.choice([4, 8])), chance.choice(BOARDS)
         gpus -= count
-        boards = {
+        boards: dict[str, t.Callable[[int, str], Gpu]] = {
             "a100": lambda number, name: gpu(number, name, mig=True),
             "l40s": l40s,
             "a30": lambda number, name: gpu(number, name, geometry=A30, board="a30", memory_mib=24576),
