@@ -48,7 +48,10 @@ class SolverError(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """How far an integer program is worked on. ``gap``: relative; ``apart``: absolute, either is enough; ``nodes`` of branch and bound; ``iterations`` of the simplex method."""
+    """How far an integer program is worked on. ``gap``: relative, and ``apart``: absolute, of which either is enough.
+
+    ``nodes`` of branch and bound; ``iterations`` of the simplex method.
+    """
 
     gap: float = 0.0
     apart: float = 1e-6
