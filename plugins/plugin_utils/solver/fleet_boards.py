@@ -130,7 +130,7 @@ class Board:
             if shape.mode == "whole":
                 found.append(self._only(number, 1))
             elif shape.mode == "shared":
-                most = min(self.clients, self.room[0] // max(1, shape.memory), self.room[1] // max(1, shape.compute))
+                most = self._most(shape)
                 found.append(self._only(number, max(1, min(most, self.at_once[number]))))
         mig = self.mig()
         if mig is not None:
@@ -142,6 +142,11 @@ class Board:
             wide[:, [numbers[column] for column in asked]] = counts
             found.append(wide)
         return numpy.concatenate(found) if found else numpy.zeros((0, len(self.shapes)), dtype=numpy.int64)
+
+    def _most(self, shape: Shape) -> int:
+        """How many of a shape one shared GPU holds."""
+        sizes = zip((shape.memory, shape.compute), self.room, strict=True)
+        return min(self.clients, *(room // size if size else self.clients for size, room in sizes))
 
     def _only(self, number: int, count: int) -> Ints:
         row = numpy.zeros((1, len(self.shapes)), dtype=numpy.int64)
@@ -160,7 +165,7 @@ class Board:
         for number, shape in enumerate(self.shapes):
             if shape.mode != "shared" or prices[number] <= 1e-12:
                 continue
-            left = min(self.clients, most // max(1, shape.memory), share // max(1, shape.compute))
+            left = self._most(shape)
             left = left if at_once is None else min(left, at_once[number])
             part = 1
             while left > 0:

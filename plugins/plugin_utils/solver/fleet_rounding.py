@@ -33,8 +33,8 @@ NEARLY = 1e-6
 REACH, WIDE_REACH = 2, 40
 # How often the rest of a group's shared GPUs is solved anew.
 DIVES = 6
-# The last replica would take most of the work.
-ROUNDING = Limits(absolute=1.1, nodes=20)
+# A replica of a high priority is worth many of the lowest, whose last one would take most of the work.
+ROUNDING, LAST_ROUNDING = Limits(nodes=20), Limits(absolute=1.1, nodes=20)
 PATTERNS = Limits(gap=0.0, nodes=200)
 
 
@@ -116,7 +116,7 @@ def _round_level(options: Options, relaxed: Relaxed, known: Ints, broken: Ints, 
             which, shape = numpy.nonzero(patterns[used])
             program.add_entries(rows.supply[group] + shape, more[which], -patterns[used][which, shape])
             program.add_entries(rows.gpus + group, more)
-    found = program.solve(ROUNDING)
+    found = program.solve(LAST_ROUNDING if level == options.levels[-1] else ROUNDING)
     best = known.copy()
     best[broken] = numpy.round(found.values[columns]).astype(numpy.int64)
     return best

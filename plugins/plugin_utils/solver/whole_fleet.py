@@ -11,6 +11,7 @@ opened as possible. Stages: a linear program over groups of equal hosts (``fleet
 from __future__ import annotations
 
 import typing as t
+from dataclasses import replace
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
@@ -28,6 +29,9 @@ try:
 except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
     numpy = None  # type: ignore[assignment] # what is not there is None
 
+# Up to so many hosts are planned in both ways.
+FEW_HOSTS = 40
+
 
 def plan_whole_fleet(problem: FleetProblem) -> FleetAnswer:
     """Where every replica goes, and proven bounds.
@@ -39,14 +43,30 @@ def plan_whole_fleet(problem: FleetProblem) -> FleetAnswer:
     if not available():
         raise SolverError("highspy is not installed")
     check(problem)
-    options = options_of(problem)
+    answer = _planned(problem, alone=False)
+    if len(problem.hosts) <= FEW_HOSTS:
+        # Few hosts can each be looked at alone: nothing is lost then by adding them up, and the bounds are closer.
+        other = _planned(problem, alone=True)
+        best = max(other, answer, key=_objective)
+        answer = replace(best, bound=other.bound, opened_bound=other.opened_bound) if best.served == other.served else best
+    return answer
+
+
+def _objective(answer: FleetAnswer) -> tuple[int, ...]:
+    """Replicas by priority, greatest first, then GPUs that stay closed."""
+    return (*answer.served.values(), -answer.opened)
+
+
+def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
+    """The plan from one look at the fleet: equal hosts as groups, or each host ``alone``."""
+    options = options_of(problem, alone=alone)
     program = FleetProgram(options)
     relaxed = program.solve(partial(reachable, program.options))
     seats = _seated(options, relaxed)
     Filling(options, seats).fill()
     if not all(board.exact for board in options.boards):
         # Sizes had to be rounded up. Bounds that hold come from a program with sizes rounded down.
-        program = FleetProgram(options_of(problem, up=False))
+        program = FleetProgram(options_of(problem, up=False, alone=alone))
         relaxed = program.solve(partial(reachable, program.options))
     return _answer(options, seats, relaxed)
 
