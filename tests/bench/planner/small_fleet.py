@@ -67,6 +67,7 @@ def service(number: int, chance: random.Random) -> Need:
         "production",
         isolation,
         {"slice": slices, "shared": shares, "exclusive": 20}[isolation] * GIB,
+        * GIB,
         replicas=chance.choices([1, 2, 3], [90, 8, 2])[0],
         priority=chance.choice([30, 50, 50, 50, 80]),
         count=chance.choice([1, 1, 2]) if isolation == "exclusive" else 1,
@@ -98,7 +99,7 @@ def after_a_day(problem: Problem, places: tuple[Placement, ...], seed: int) -> P
     hosts[second] = replace(hosts[second], gpus=(replace(hosts[second].gpus[0], blocked="lost"), *hosts[second].gpus[1:]))
     gone = set(chance.sample([need.service for need in problem.needs], len(problem.needs) // 10))
     needs = [need for need in problem.needs if need.service not in gone]
-    needs += [service(number + 1000, chance) for number in range(len(gone))]
+    needs += [service(number + 5000, chance) for number in range(len(gone))]
     return replace(problem, hosts=tuple(hosts), needs=tuple(needs), previous=tuple(each for each in places if each.service not in gone))
 
 
@@ -115,7 +116,7 @@ def measure(quick: bool) -> dict[str, t.Any]:
                 run = cold("ansible_collections.gpuops.fleet.plugins.plugin_utils.planner", "make_plan", problem)
                 answer = run.answer
                 case = f"{name}, {services} services, seed {seed}"
-                found["violations"] += [f"{case}: {line}" for line in planner_checker.complaints(problem, answer)]
+                found["violations"] += [f"{case}: {line[:200]}" for line in planner_checker.complaints(problem, answer)]
                 found["violations"] += [f"{case}: planned again, it differs"] if name == "again" and answer.placements != places else []
                 places = (*answer.placements, *answer.waiting) if name == "fresh" else places
                 ways = {way: sum(each.way == way for each in answer.displaced) for way in ("moved", "preempted", "reclaimed")}
