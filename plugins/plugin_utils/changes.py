@@ -495,7 +495,7 @@ class _Search:
         the first of 1, 2, 4, 8 and so on that serves it, with everybody who comes before it served too."""
         waiting: dict[tuple[str, int, str], dict[Key, Proposal]] = {}
         boards: dict[tuple[str, int, str], tuple[Need, tuple[Host | None, Gpu]]] = {}
-        for each in proposals if self.many else ():
+        for each in proposals:
             need = self.scene.needs[each.service]
             board = next((known.board for alike, known in self.known.items() if alike in (need, replace(need, service=SELF))), None)
             if board is not None and self._where(need, Option("hosts", 0, "", ())) is not None:
