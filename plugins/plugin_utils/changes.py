@@ -171,7 +171,7 @@ class _Search:
         self.solution = solution
         self.leases = leases
         self.boards = boards
-        self.left = budget
+        self.budget = self.left = budget
         self.many = len(solution.unplaced) > MANY and len(solution.unplaced) * len(problem.hosts) > 16 * MANY
         # No single plan may take so much that nothing is left for the others.
         self.share = budget // 10
@@ -476,7 +476,8 @@ class _Search:
         for each in proposals:
             if each.cause == "quota":
                 teams.setdefault(self.scene.needs[each.service].team, {})[(each.service, each.replica)] = each
-        self.left, self.share = TEAM_BUDGET, TEAM_BUDGET // 2
+        self.left = min(TEAM_BUDGET, 3 * self.budget)
+        self.share = self.left // 2
         for team in sorted(teams, key=lambda name: (-len(teams[name]), name)):
             last = min((self.scene.needs[service] for service, _number in teams[team]), key=lambda need: (need.priority, need.service))
             option = self._raised(last)
@@ -495,14 +496,14 @@ class _Search:
         the first of 1, 2, 4, 8 and so on that serves it, with everybody who comes before it served too."""
         waiting: dict[tuple[str, int, str], dict[Key, Proposal]] = {}
         boards: dict[tuple[str, int, str], tuple[Need, tuple[Host | None, Gpu]]] = {}
-        for each in proposals if self.many else ():
+        for each in proposals:
             need = self.scene.needs[each.service]
             board = next((known.board for alike, known in self.known.items() if alike in (need, replace(need, service=SELF))), None)
             if board is not None and self._where(need, Option("hosts", 0, "", ())) is not None:
                 kind = (need.environment, need.count, board[1].board)
                 waiting.setdefault(kind, {})[(each.service, each.replica)] = each
                 boards.setdefault(kind, (need, board))
-        self.left = self.share = SHARED_BUDGET
+        self.left = self.share = min(SHARED_BUDGET, self.budget)
         for kind in sorted(waiting):
             last = min((self.scene.needs[service] for service, _number in waiting[kind]), key=lambda need: need.priority)
             # On hosts that are empty there is nobody to move or to give way.
