@@ -252,7 +252,8 @@ def _shared_room(classes: Problem, one: t.Any, host: t.Any, model: t.Any, here: 
     if any(row[4] != "shared" for row in here) or len(here) >= host["clients"]:
         return False
     memory = sum(classes[row[0]]["memory_mib"] for row in here) + one["memory_mib"]
-    return (
+    fits: bool = (
         memory <= model["memory_mib"] - host.get("reserve_mib", 0)
         and sum(classes[row[0]]["compute"] for row in here) + one["compute"] <= 1 + 1e-6
     )
+    return fits

@@ -92,7 +92,7 @@ def models() -> list[dict[str, t.Any]]:
 
 def hosts(gpus: int) -> list[dict[str, t.Any]]:
     """Hosts with ``gpus`` GPUs in all, or a few more; small fleets have fewer kinds."""
-    found = []
+    found: list[dict[str, t.Any]] = []
     wanted = [(share * part * gpus, name, kind) for name, (_g, share, _c, kinds) in MODELS.items() for *kind, part in kinds]
     open_gpus = float(gpus)
     for ideal, name, (per_host, cores, ram) in sorted(wanted, key=lambda each: -each[0]):

@@ -67,7 +67,6 @@ def service(number: int, chance: random.Random) -> Need:
         "production",
         isolation,
         {"slice": slices, "shared": shares, "exclusive": 20}[isolation] * GIB,
-        * GIB,
         replicas=chance.choices([1, 2, 3], [90, 8, 2])[0],
         priority=chance.choice([30, 50, 50, 50, 80]),
         count=chance.choice([1, 1, 2]) if isolation == "exclusive" else 1,

@@ -142,7 +142,7 @@ def measure(quick: bool) -> dict[str, t.Any]:
     (gpus, classes), seeds = (QUICK, (1,)) if quick else (FULL, (1, 2, 3, 4, 5))
     cases = [case(gpus, classes, seed, baseline=seed == 1) for seed in seeds]
     small = [case(*size, seed) for size in SMALL for seed in ((1,) if quick else (1, 2, 3))]
-    found = {"cases": cases, "small": small, "metamorphic": metamorphic(*((300, 60) if quick else QUICK), 1)}
+    found: dict[str, t.Any] = {"cases": cases, "small": small, "metamorphic": metamorphic(*((300, 60) if quick else QUICK), 1)}
     found["violations"] = [line for each in (*cases, *small, found["metamorphic"]) for line in each["violations"]]
     return found
 
