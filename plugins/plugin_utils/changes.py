@@ -451,7 +451,7 @@ class _Search:
         if work > min(self.share, self.left):
             return None
         self.left -= work
-        return make_plan(self._shifted(problem, seen), words=False)
+        return make_plan(self._shifted(problem, seen), trial=True)
 
     def _hosts(self, need: Need, replicas: Sequence[int], known: _Known) -> tuple[Change | None, set[int]]:
         """The fewest more hosts with a GPU (or as many as one replica needs) that serve the replicas: by doubling, then by halves."""
@@ -549,7 +549,7 @@ class _Search:
     def _serves(self, need: Need, gpu: Gpu) -> bool:
         host = _host(need, None, gpu, "more-0001")
         alone = replace(need, replicas=1, bars={}, rules=type(need.rules)(), ports=())
-        return bool(make_plan(Problem((host,), (alone,)), words=False).placements)
+        return bool(make_plan(Problem((host,), (alone,)), trial=True).placements)
 
 
 def _host(need: Need, like: Host | None, gpu: Gpu, name: str) -> Host:

@@ -331,11 +331,12 @@ class Room:
         found = []
         for key, place in draft.placed.items():
             theirs = draft.needs[key[0]]
+            if theirs.priority > need.priority or (theirs.priority == need.priority and not debit.lent):
+                continue
             concerned = books.workspace(theirs.team) == space if debit.lent or debit.workspace else theirs.team == need.team
             if debit.lent:
                 concerned = concerned and theirs.team != need.team and books.borrows(theirs.team, debit.key)
-            lower = theirs.priority < need.priority or (debit.lent and theirs.priority == need.priority)
-            if concerned and lower and key[0] != need.service and key[0] not in need.rules.together:
+            if concerned and key[0] != need.service and key[0] not in need.rules.together:
                 much = sum(many for board, counted, many in books.charged(place.name) if counted == debit.key[0] and debit.key[1] in board)
                 if much and draft.movable(place.name) is not None:
                     found.append((theirs.priority, much < debit.short, much if much >= debit.short else -much, key))

@@ -40,14 +40,20 @@ Turn = tuple[Need, tuple[int, ...]]
 _Missing = list[tuple[Need, int]]
 
 
-def make_plan(problem: Problem, words: bool = True) -> Solution:
-    """Decide. Equal problems, in whatever order their parts come, give equal solutions. ``words``: say why who has no place has none."""
+def make_plan(problem: Problem, trial: bool = False) -> Solution:
+    """Decide. Equal problems, in whatever order their parts come, give equal solutions.
+
+    ``trial``: only who has which place one by one, without a reason for those who have none. On a fleet that serves, all of them have one
+    in the plan that is made in earnest too.
+    """
     draft = _begin(problem)
     missing = _Queue(draft, {}).run()
+    if trial:
+        return _solution(draft, missing, words=False)
     better, proof = _together(problem, draft, missing)
     if better is not None:
         draft, missing = better
-    return _solution(draft, missing, words, proof)
+    return _solution(draft, missing, words=True, proof=proof)
 
 
 def _solution(draft: Draft, missing: _Missing, words: bool, proof: Proof | None = None) -> Solution:

@@ -81,13 +81,14 @@ class Program:
     Columns and rows are numbered from 0 in the order in which they are added; entries (row, column, value) of one place add up.
     """
 
-    _cost: list[Floats] = field(default_factory=list)
-    _lower: list[Floats] = field(default_factory=list)
-    _upper: list[Floats] = field(default_factory=list)
-    _whole: list[Floats] = field(default_factory=list)
-    _row_lower: list[Floats] = field(default_factory=list)
-    _row_upper: list[Floats] = field(default_factory=list)
+    _cost: list[Floats | list[float]] = field(default_factory=list)
+    _lower: list[Floats | list[float]] = field(default_factory=list)
+    _upper: list[Floats | list[float]] = field(default_factory=list)
+    _whole: list[Floats | list[float]] = field(default_factory=list)
+    _row_lower: list[Floats | list[float]] = field(default_factory=list)
+    _row_upper: list[Floats | list[float]] = field(default_factory=list)
     _entries: list[tuple[Ints, Ints, Floats]] = field(default_factory=list)
+    _single: list[tuple[int, int, float]] = field(default_factory=list)
     columns: int = 0
     rows: int = 0
 
@@ -104,6 +105,24 @@ class Program:
             store.append(numpy.broadcast_to(numpy.asarray(given, dtype=float), (count,)))
         self.rows += count
         return numpy.arange(self.rows - count, self.rows)
+
+    def add_column(self, upper: float = INFINITE, cost: float = 0.0, lower: float = 0.0, whole: bool = False) -> int:
+        """One more column; its number. Quicker than :meth:`add_columns` for who comes with one at a time."""
+        for store, given in ((self._cost, cost), (self._lower, lower), (self._upper, upper), (self._whole, float(whole))):
+            store.append([given])
+        self.columns += 1
+        return self.columns - 1
+
+    def add_row(self, lower: float = -INFINITE, upper: float = INFINITE) -> int:
+        """One more row; its number."""
+        self._row_lower.append([lower])
+        self._row_upper.append([upper])
+        self.rows += 1
+        return self.rows - 1
+
+    def add_entry(self, row: int, column: int, value: float) -> None:
+        """One more entry."""
+        self._single.append((row, column, value))
 
     def add_entries(self, rows: t.Any, columns: t.Any, values: t.Any = 1.0) -> None:
         """``values`` where ``rows`` and ``columns`` meet; the three are broadcast against each other."""
@@ -178,6 +197,10 @@ class Program:
 
     def _columnwise(self) -> tuple[Ints, Ints, Floats]:
         """(start, index, value) as HiGHS wants the matrix; entries of one place added up."""
+        if self._single:
+            single = numpy.asarray(self._single, dtype=float)
+            self._entries.append((single[:, 0].astype(numpy.int64), single[:, 1].astype(numpy.int64), single[:, 2]))
+            self._single = []
         if not self._entries:
             return numpy.zeros(self.columns + 1, dtype=numpy.int64), numpy.zeros(0, dtype=numpy.int64), numpy.zeros(0)
         row, column, value = (numpy.concatenate(parts) for parts in zip(*self._entries, strict=True))
@@ -250,5 +273,5 @@ class Session:
             raise SolverError("HiGHS refused a change of the program")
 
 
-def _joined(parts: list[Floats]) -> Floats:
-    return numpy.concatenate(parts) if parts else numpy.zeros(0)
+def _joined(parts: list[Floats | list[float]]) -> Floats:
+    return numpy.concatenate(parts).astype(float) if parts else numpy.zeros(0)

@@ -122,7 +122,7 @@ class _Model:
         program, state = self.program, group.states[0]
         if program.columns > MOST_COLUMNS:
             return
-        once = int(program.add_rows(1, upper=len(group.states))[0])
+        once = program.add_row(upper=len(group.states))
         if state.refusal("mig") is None and state.cutter is not None:
             self._cuts(group, once)
         if state.refusal("whole") is None:
@@ -130,7 +130,7 @@ class _Model:
             place = (number, state.gpu.board, state.gpu.memory_mib)
             # A replica on several GPUs may have them of any groups of a host, as long as they are of one board.
             if place in self._whole:
-                program.add_entries(self._whole[place], column, -1.0)
+                program.add_entry(self._whole[place], column, -1.0)
             else:
                 self._whole[place] = group.rows["whole"] = self._offer(column, 1)
         for sharing in _SHARINGS:
@@ -157,28 +157,28 @@ class _Model:
     def _mixes(self, group: Group, once: int, sharing: Sharing, mixes: Iterable[Counts[Shape]]) -> None:
         """One column for each mix of shares that fills a GPU."""
         for counts in mixes:
-            (column,) = self.program.add_columns(1, whole=True, upper=len(group.states)).tolist()
-            self.program.add_entries(once, column)
+            column = self.program.add_column(len(group.states), whole=True)
+            self.program.add_entry(once, column, 1)
             self._open(group.states[0], column)
             group.mixes.append((column, sharing, counts))
             for (memory, compute), count in counts:
                 row = f"{sharing} {memory} {compute}"
                 if row not in group.rows:
-                    group.rows[row] = int(self.program.add_rows(1, upper=0)[0])
-                self.program.add_entries(group.rows[row], column, -count)
+                    group.rows[row] = self.program.add_row(upper=0)
+                self.program.add_entry(group.rows[row], column, -count)
 
     def _use(self, group: Group, once: int, way: str) -> int:
-        (column,) = self.program.add_columns(1, whole=True, upper=len(group.states)).tolist()
-        self.program.add_entries(once, column)
+        column = self.program.add_column(len(group.states), whole=True)
+        self.program.add_entry(once, column, 1)
         self._open(group.states[0], column)
         group.uses[way] = column
-        return int(column)
+        return column
 
     def _offer(self, column: int, each: float) -> int:
         """A row: what is taken of it (positive) is at most ``each`` for every GPU of the column."""
-        (row,) = self.program.add_rows(1, upper=0).tolist()
-        self.program.add_entries(row, column, -each)
-        return int(row)
+        row = self.program.add_row(upper=0)
+        self.program.add_entry(row, column, -each)
+        return row
 
     def _open(self, state: GpuState, column: int) -> None:
         if state.mode is None:
@@ -189,16 +189,16 @@ class _Model:
         names = self._profiles(state)
         if state.cutter is None or not names:
             return
-        rows = {name: int(self.program.add_rows(1, upper=0)[0]) for name in names}
+        rows = {name: self.program.add_row(upper=0) for name in names}
         group.rows.update(rows)
         stock = state.spare if state.gpu.fixed else None
         for counts in additions(state.cutter, state.fixed, names, stock, state.reusable if state.gpu.fixed else None):
-            (column,) = self.program.add_columns(1, whole=True, upper=len(group.states)).tolist()
-            self.program.add_entries(once, column)
+            column = self.program.add_column(len(group.states), whole=True)
+            self.program.add_entry(once, column, 1)
             self._open(state, column)
             group.cuts.append((column, counts))
             for name, count in counts:
-                self.program.add_entries(rows[name], column, -count)
+                self.program.add_entry(rows[name], column, -count)
 
     def _profiles(self, state: GpuState) -> tuple[str, ...]:
         """Profiles that somebody who waits may have on this board."""
@@ -233,13 +233,13 @@ class _Model:
         return () if state.cutter is None else state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
 
     def _column(self, kind: Kind, group: Group, profile: str | None, takes: Mapping[int, float], charge: Charge) -> None:
-        (column,) = self.program.add_columns(1, whole=True, upper=len(kind.members)).tolist()
+        column = self.program.add_column(len(kind.members), whole=True)
         kind.columns.append((column, group, profile))
         if self._books.limited(kind.need.team):
             self._charges.append((column, kind.need.team, charge))
         for row, much in takes.items():
             if much:
-                self.program.add_entries(row, column, much)
+                self.program.add_entry(row, column, much)
 
     def _rows_of_hosts(self, hosts: HostClass) -> None:
         """CPU, memory, disk and ports of hosts, and how many replicas of one service a host may have."""
@@ -277,10 +277,10 @@ class _Model:
             self._at_most(max(0, room), takes)
 
     def _at_most(self, upper: float, takes: Iterable[tuple[int, float]]) -> None:
-        (row,) = self.program.add_rows(1, upper=upper).tolist()
+        row = self.program.add_row(upper=upper)
         for column, much in takes:
             if much:
-                self.program.add_entries(row, column, much)
+                self.program.add_entry(row, column, much)
 
     def _rows_of_levels(self) -> dict[int, _Level]:
         """Nobody has two places; and for each priority, the highest first, a row that counts who is served."""
@@ -289,10 +289,10 @@ class _Model:
             kinds = [kind for kind in self.kinds if kind.need.priority == priority]
             for kind in kinds:
                 least = sum((need.service, replica) in self._must for need, replica in kind.members)
-                (row,) = self.program.add_rows(1, lower=least, upper=len(kind.members)).tolist()
+                row = self.program.add_row(lower=least, upper=len(kind.members))
                 self.program.add_entries(row, [column for column, _group, _profile in kind.columns], 1.0)
             columns = [column for kind in kinds for column, _group, _profile in kind.columns]
-            (row,) = self.program.add_rows(1).tolist()
+            row = self.program.add_row()
             self.program.add_entries(row, columns, 1.0)
             levels[priority] = _Level(columns, row, sum(len(kind.members) for kind in kinds))
         return levels
