@@ -15,11 +15,11 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     TIME_SLICE,
     Displaced,
     Displacement,
+    Hint,
     Need,
     Placement,
     Problem,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Hint
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
 Key = tuple[str, int]

@@ -22,10 +22,16 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.giving_way import Roo
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import drains, keep_all, must_leave, part
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import GpuLayout, Need, Placement, Problem, Proof, Solution, Unplaced
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Hint
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import version
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.together import plan_together
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    GpuLayout,
+    Hint,
+    Need,
+    Placement,
+    Problem,
+    Proof,
+    Solution,
+    Unplaced,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet
 
 __all__ = ["Offer", "make_plan", "offers"]
@@ -85,6 +91,9 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
     One by one is how people would do it, and it may leave somebody over who could have been served if all had been looked at together. On a
     fleet where nobody has a place yet it may also open more GPUs than it must; where somebody has, nothing is turned round for that.
     """
+    # numpy and HiGHS take a quarter of a second to load, and most processes that know this module never plan.
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program, together
+
     fresh = not missing and not draft.kept and not draft.leaving
     if not missing and not fresh:
         return None, Proof()
@@ -99,7 +108,7 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
     ]
     # Where somebody serves already, who has a place one by one has one in any case: what a change brings can then be told beforehand.
     must = {key for key in draft.placed if key not in start.placed} if draft.kept else set()
-    found = plan_together(start.fleet, waiting, _reached(waiting, draft), _opened(draft) if fresh else None, must)
+    found = together.plan_together(start.fleet, waiting, _reached(waiting, draft), _opened(draft) if fresh else None, must)
     if found is None:
         return None, None
     left, best = missing, draft
@@ -111,7 +120,7 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
     open_ = ((priority, most - now[priority]) for priority, most in sorted(found.most.items(), reverse=True) if most > now[priority])
     # Of lower priorities nothing is known as long as more of a higher one might be served.
     more = tuple(open_)[:1]
-    return None if best is draft else (start, left), Proof(more, found.gpus, version())
+    return None if best is draft else (start, left), Proof(more, found.gpus, program.version())
 
 
 def _reached(waiting: _Missing, draft: Draft) -> Counter[int]:

@@ -286,6 +286,14 @@ class Placement:
         return (self.service, self.replica, self.host, self.gpus, str(self.slice), self.mode, self.ports, self.sharing)
 
 
+class Hint(t.NamedTuple):
+    """Where a replica would go: on one GPU (a slice of it, or a share), or on several whole ones."""
+
+    host: str
+    gpus: tuple[str, ...]
+    slice: Slice | None = None
+
+
 @dataclass(frozen=True)
 class Problem:
     """Everything that a plan is made from. ``previous``: what the last plans say, also of services that are gone.

@@ -9,7 +9,6 @@ import typing as t
 from collections.abc import Iterator
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Solution
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import available
 
 NO_SOLVER = "no gap is proven: this controller has no solver (pip install highspy numpy), and places were found one by one"
 
@@ -27,6 +26,8 @@ def proof_data(solution: Solution) -> dict[str, t.Any] | None:
 
 def proof_lines(solution: Solution) -> Iterator[str]:
     """At most one line. Nothing where everybody is served by a plan that was there before: nothing could be better about it."""
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import available  # it loads numpy, as in planner.py
+
     proof = solution.proof
     if not available():
         yield NO_SOLVER

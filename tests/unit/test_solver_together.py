@@ -11,10 +11,9 @@ import typing as t
 from collections import Counter
 
 import pytest
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import planner
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Need, Problem, Quota, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Need, Problem, Proof, Quota, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import NO_SOLVER, proof_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program, together
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import stand
@@ -70,7 +69,7 @@ def test_together_serves_at_least_what_one_by_one_does_and_every_rule_holds(seed
     assert planner_checker.complaints(given, solution) == []
     both = served(given)
     with monkeypatch.context() as patched:
-        patched.setattr(planner, "plan_together", lambda *_arguments: None)
+        patched.setattr(together, "plan_together", lambda *_arguments: None)
         alone = served(given)
     assert both >= alone
     assert solution.proof is not None
@@ -79,7 +78,7 @@ def test_together_serves_at_least_what_one_by_one_does_and_every_rule_holds(seed
 
 def test_somewhere_it_serves_more_than_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     together_ = [served(crowd(seed)) for seed in range(4)]
-    monkeypatch.setattr(planner, "plan_together", lambda *_arguments: None)
+    monkeypatch.setattr(together, "plan_together", lambda *_arguments: None)
     alone = [served(crowd(seed)) for seed in range(4)]
     assert any(one > other for one, other in zip(together_, alone, strict=True))
 
@@ -129,7 +128,7 @@ def test_on_a_fleet_that_serves_it_only_adds_to_what_one_by_one_gives(seed: int,
     first = make_plan(Problem(many.hosts, many.needs[:8]))
     later = Problem(many.hosts, many.needs, first.placements)
     both = {place.name for place in make_plan(later).placements}
-    monkeypatch.setattr(planner, "plan_together", lambda *_arguments: None)
+    monkeypatch.setattr(together, "plan_together", lambda *_arguments: None)
     assert {place.name for place in make_plan(later).placements} <= both
 
 
@@ -139,7 +138,7 @@ def test_a_spread_wish_is_worth_more_than_a_gpu_that_stays_closed() -> None:
     packed = Problem(given.hosts, (Need("ocr", "production", "slice", 9 * GIB, replicas=2, rules=Rules(spread="pack")),))
     solution = make_plan(packed)
     assert len({place.gpus for place in solution.placements}) == 1
-    assert solution.proof == planner.Proof((), 1, program.version())
+    assert solution.proof == Proof((), 1, program.version())
 
 
 def test_without_a_solver_a_plan_is_made_and_says_that_nothing_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:

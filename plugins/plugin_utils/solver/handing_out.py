@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, Slices
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Resources
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Hint, Need, Resources
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import numpy, patterns_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
@@ -26,14 +26,6 @@ Shape = tuple[int, float]
 _What = t.TypeVar("_What")
 # How often each of something, those that are there.
 Counts = tuple[tuple[_What, int], ...]
-
-
-class Hint(t.NamedTuple):
-    """Where a replica would go: on one GPU (a slice of it, or a share), or on several whole ones."""
-
-    host: str
-    gpus: tuple[str, ...]
-    slice: Slice | None = None
 
 
 @dataclass

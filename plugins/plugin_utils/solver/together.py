@@ -19,12 +19,11 @@ from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, Slices
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, TIME_SLICE, Need, Sharing
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, TIME_SLICE, Hint, Need, Sharing
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, share_charge, whole_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import (
     Counts,
     Group,
-    Hint,
     HostClass,
     Key,
     Kind,
