@@ -12,12 +12,11 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, read_problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.whole_fleet import plan_whole_fleet
+from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_baseline import first_fit
+from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_checks import opened, served, violations, waits
+from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import models, world
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from bench.planner.fleet_baseline import first_fit
-from bench.planner.fleet_checks import opened, served, violations, waits
-from bench.planner.fleet_world import models, world
 
 GIB = 1024
 Problem = dict[str, t.Any]

@@ -14,11 +14,10 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansio
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel, read_problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Program, Session
+from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import models
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from bench.planner.fleet_world import models
 
 SIZES = st.tuples(st.integers(1, 6), st.integers(0, 5), st.integers(1, 9))
 
