@@ -13,6 +13,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import version
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import facts, gpu_facts, manifest_text
 
 CATALOGUE = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
@@ -114,7 +115,9 @@ def test_what_has_no_place_is_in_the_fleet_file() -> None:
         "unplaced:",
         "  - {service: receipt-ocr, replica: 1, reason: '" + reason.replace("'", "''") + "'}",
         "settings: []",
+        f"proof: {{solver: '{version()}', more: 0}}",
     ]
+    assert planned.bounds == [f"proven by {version()}: nobody else could be served, unless somebody else stops or moves"]
     assert planned.table[1].split() == ["receipt-ocr", "1", "-", "-", "-", "-", "-", "no", "place"]
 
 
