@@ -280,10 +280,10 @@ class _Look:
             if against != need.not_models:
                 edits.append(Edit("service", need.service, "not_models", against))
             yield Blocker("model", (option_of("models", f"let it run on {board} too: change 'models' or 'not_models'", *edits),))
-        bar = self.state.barred(need)
-        if bar is not None:
+        barred = self.state.barred(need)
+        if barred is not None:
             rest = {key: no for key, no in need.bars.items() if key != (self.host.name, board)}
-            text = bar.remedy or f"{self.host.name}: {bar.reason}"
+            text = barred.remedy or f"{self.host.name}: {barred.reason}"
             yield Blocker("compatibility", (option_of("gate", text, Edit("service", need.service, "bars", rest)),))
 
     def _policy(self) -> Iterator[Blocker]:

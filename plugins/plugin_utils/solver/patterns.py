@@ -26,9 +26,12 @@ if t.TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 try:
-    import numpy as numpy  # in this form the other modules may take it from here
+    import numpy
 except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
     numpy = None  # type: ignore[assignment] # what is not there is None
+
+# The other modules of this room take numpy from here, where it may be missing.
+__all__ = ["Patterns", "numpy", "patterns_of", "undominated"]
 
 # A state is one bit a slot in a signed number of 64 bits. The largest board has 34 slots, all variants of its profiles included.
 MOST_SLOTS = 62

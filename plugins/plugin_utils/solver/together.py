@@ -368,7 +368,7 @@ def _kinds(waiting: Waiting, fleet: Fleet, must: frozenset[Key]) -> list[Kind]:
         need = needs[service]
         rules, asked = need.rules, any(port is not None for _name, port in need.ports)
         own = need.service if asked or rules.max_per_host is not None or rules.max_per_gpu is not None else ""
-        bars = tuple(sorted((place, bar.reason) for place, bar in need.bars.items()))
+        bars = tuple(sorted((place, no.reason) for place, no in need.bars.items()))
         key = (
             need.environment, need.isolation, need.memory_mib, need.priority, need.count, need.profile, need.compute, need.sharing,
             need.models, need.not_models, need.resources, bars, own, need.team if fleet.books.limited(need.team) else "",

@@ -404,8 +404,8 @@ def a_stranger_has_a_slice(made: World) -> None:
 @plant("compatibility")
 def refused_by_the_gate(made: World) -> None:
     """The image does not run with the driver of the hosts."""
-    bar = Bar("needs CUDA 13.0, driver 580 or newer", "upgrade the driver of h1 to 580")
-    made.target = replace(made.target, bars={(each.name, "a100-sxm4-80gb"): bar for each in made.hosts})
+    refusal = Bar("needs CUDA 13.0, driver 580 or newer", "upgrade the driver of h1 to 580")
+    made.target = replace(made.target, bars={(each.name, "a100-sxm4-80gb"): refusal for each in made.hosts})
 
 
 @plant("policy mode")
