@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile, name_parts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns, patterns_of, undominated
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -25,11 +26,6 @@ if t.TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
-
-try:
-    import numpy
-except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
-    numpy = None  # type: ignore[assignment] # what is not there is None
 
 # Finer than this no shared GPU is divided: sizes that have no larger common measure are rounded up.
 FINEST_MEMORY, FINEST_COMPUTE = 192, 120

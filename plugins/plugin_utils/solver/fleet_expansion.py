@@ -14,6 +14,7 @@ import typing as t
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -21,11 +22,6 @@ if t.TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
-
-try:
-    import numpy
-except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
-    numpy = None  # type: ignore[assignment] # what is not there is None
 
 NEARLY = 1e-6
 # Classes that need more than this share of the hosts with a place of their shape are dealt first.

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansio
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Room, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_swap import Swap
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -23,11 +24,6 @@ if t.TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
-
-try:
-    import numpy
-except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
-    numpy = None  # type: ignore[assignment] # what is not there is None
 
 # How often those who gave way look for another place.
 ROUNDS = 4

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, thousandths
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetHost, FleetProblem, FleetQuota
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -20,11 +21,6 @@ if t.TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
-
-try:
-    import numpy
-except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
-    numpy = None  # type: ignore[assignment] # what is not there is None
 
 GIB = 1024
 MOST_AT_ONCE, AT_ONCE_TO_SPARE = 128, 2.0

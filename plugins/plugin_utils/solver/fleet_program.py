@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, Program, Session
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, Program, Session, numpy
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -26,11 +26,6 @@ if t.TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
-
-try:
-    import numpy
-except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
-    numpy = None  # type: ignore[assignment] # what is not there is None
 
 # Patterns of shared GPUs are sought until the bound could fall by less than this share, or so often.
 PRICED_TO, MOST_ROUNDS, LAST_ROUNDS = 1e-6, 80, 3

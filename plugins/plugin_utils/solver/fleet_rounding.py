@@ -13,7 +13,7 @@ import typing as t
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import AT_ONCE_TO_SPARE, MOST_AT_ONCE, Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import MOST_ROUNDS, PRICED_TO, Relaxed, Rows
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, Session, SolverError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, Session, SolverError, numpy
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -22,11 +22,6 @@ if t.TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
-
-try:
-    import numpy
-except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
-    numpy = None  # type: ignore[assignment] # what is not there is None
 
 NEARLY = 1e-6
 # How far from its broken value a number may be rounded.

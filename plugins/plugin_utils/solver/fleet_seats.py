@@ -14,6 +14,7 @@ from functools import cached_property
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY, Dealt
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Group, Options
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -22,11 +23,6 @@ if t.TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
-
-try:
-    import numpy
-except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
-    numpy = None  # type: ignore[assignment] # what is not there is None
 
 # The number of slices of each profile on a GPU is one digit of its code.
 DIGIT = 16

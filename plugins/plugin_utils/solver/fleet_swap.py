@@ -12,6 +12,7 @@ import typing as t
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Seats
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -19,11 +20,6 @@ if t.TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
-
-try:
-    import numpy
-except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
-    numpy = None  # type: ignore[assignment] # what is not there is None
 
 # Pairs of GPUs whose classes' limits are looked at.
 TRIED = 40

@@ -17,10 +17,7 @@ import typing as t
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-try:
-    import numpy as np
-except ImportError:  # pragma: no cover # a controller without the wheel; who asks for online admission needs it
-    np = None  # type: ignore[assignment]
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy as np
 
 if t.TYPE_CHECKING:
     from numpy.typing import NDArray

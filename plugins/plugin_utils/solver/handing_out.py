@@ -17,7 +17,8 @@ from functools import lru_cache
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, Slices
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Hint, Need, Resources
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import numpy, patterns_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import patterns_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
 Key = tuple[str, int]

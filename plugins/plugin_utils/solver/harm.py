@@ -14,7 +14,8 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.packed import prices_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns, numpy
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Ints

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice, find_profile
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns, numpy, patterns_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, SolverError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns, patterns_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, SolverError, numpy
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Ints

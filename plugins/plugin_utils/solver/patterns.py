@@ -17,6 +17,7 @@ from functools import cached_property, lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile, Slice, find_profile, name_parts
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -24,14 +25,6 @@ if t.TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Bools = NDArray[np.bool_]
-
-try:
-    import numpy
-except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
-    numpy = None  # type: ignore[assignment] # what is not there is None
-
-# The other modules of this room take numpy from here, where it may be missing.
-__all__ = ["Patterns", "numpy", "patterns_of", "undominated"]
 
 # A state is one bit a slot in a signed number of 64 bits. The largest board has 34 slots, all variants of its profiles included.
 MOST_SLOTS = 62

@@ -15,11 +15,7 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import NO_FIT, WHOLE, Demand, Request, Rows, Shape
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError
-
-try:
-    import numpy as np
-except ImportError:  # pragma: no cover # see fragmentation.py
-    np = None  # type: ignore[assignment]
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy as np
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import Flags, Ints

@@ -23,8 +23,12 @@ if t.TYPE_CHECKING:
 try:
     import highspy
     import numpy
-except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
+except ImportError:  # pragma: no cover # in processes of their own: tests/unit/test_solver_absent.py
     highspy = None  # type: ignore[assignment] # what is not there is None
+    numpy = None  # type: ignore[assignment] # the same
+
+# The other modules of this room take numpy from here, for it may be missing.
+__all__ = ["INFINITE", "Limits", "Outcome", "Program", "Session", "SolverError", "available", "numpy", "version"]
 
 INFINITE = float("inf")
 

@@ -14,11 +14,7 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import WHOLE, Demand, Futures, Request, Rows
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.pool import Options, Pool
-
-try:
-    import numpy as np
-except ImportError:  # pragma: no cover # see fragmentation.py
-    np = None  # type: ignore[assignment]
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy as np
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import Floats, Ints

@@ -18,7 +18,8 @@ from itertools import combinations
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import find_profile
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.harm import LOST, Harm
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns, numpy
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import find_profile
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns, numpy
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, SolverError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, SolverError, numpy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.transitions import Additions, Columns, columns_of
 
 if t.TYPE_CHECKING:

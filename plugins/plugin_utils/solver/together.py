@@ -31,8 +31,16 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out im
     hand_out,
     shape_of,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import numpy, patterns_of, undominated
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, Session, SolverError, available
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import patterns_of, undominated
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import (
+    Limits,
+    Outcome,
+    Program,
+    Session,
+    SolverError,
+    available,
+    numpy,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
 if t.TYPE_CHECKING:

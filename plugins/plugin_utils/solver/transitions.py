@@ -12,7 +12,8 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns, numpy, undominated
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns, undominated
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Ints

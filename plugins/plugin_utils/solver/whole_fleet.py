@@ -22,12 +22,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import FleetProgram, Relaxed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import cut, reachable, rounded
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available, version
-
-try:
-    import numpy
-except ImportError:  # pragma: no cover # each of the two cases is a whole test of its own (tests/unit/test_solver_absent.py)
-    numpy = None  # type: ignore[assignment] # what is not there is None
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available, numpy, version
 
 # Up to so many hosts are planned in both ways.
 FEW_HOSTS = 40
