@@ -244,17 +244,10 @@ def _ways(fleet: Fleet, state: GpuState, names: tuple[str, ...]) -> Ways:
     known, cutter = _WAYS.setdefault(fleet, {}), state.cutter
     key = (id(cutter), state.fixed, names)
     if cutter is not None and key not in known:
-        found = []
-        for profile in names:
-            size = cutter.profiles[profile].size
-            for start in cutter.profiles[profile].starts:
-                blockers = tuple(
-                    one for one in state.fixed if one.start < start + size and start < one.start + cutter.profiles[one.profile].size
-                )
-                rest = tuple(one for one in state.fixed if one not in blockers)
-                if blockers and cutter.fits(rest, Slice(start, profile)):
-                    found.append((start, profile, blockers, sum(cutter.profiles[one.profile].memory_mib for one in blockers)))
-        known[key] = tuple(found)
+        known[key] = tuple(
+            (start, profile, gone, sum(cutter.profiles[one.profile].memory_mib for one in gone))
+            for start, profile, gone in cutter.ways(state.fixed, names)
+        )
     return known.get(key, ())
 
 

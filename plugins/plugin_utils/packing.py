@@ -95,6 +95,17 @@ class Cutter:
                 left.append(one)
         return taken, tuple(left)
 
+    def ways(self, fixed: Slices, names: tuple[str, ...]) -> list[tuple[int, str, Slices]]:
+        """(start, profile, those of ``fixed`` that would have to go) of each place of these profiles where nothing else is in the way."""
+        found = []
+        for name in names:
+            size = self.profiles[name].size
+            for start in self.profiles[name].starts:
+                gone = tuple(one for one in fixed if one.start < start + size and start < one.start + self.profiles[one.profile].size)
+                if gone and self.fits(tuple(one for one in fixed if one not in gone), Slice(start, name)):
+                    found.append((start, name, gone))
+        return found
+
     def weight(self, fixed: Slices) -> int:
         """Memory slices of every slice that could still be made beside ``fixed``, summed."""
         if fixed not in self._weights:

@@ -223,17 +223,11 @@ class Scene:
         key = (id(cutter), state.fixed, tuple(sorted(state.owners.items())), names)
         if key not in self._ways:
             found = []
-            for profile in names:
-                size = cutter.profiles[profile].size
-                for start in cutter.profiles[profile].starts:
-                    gone = tuple(
-                        one for one in state.fixed if one.start < start + size and start < one.start + cutter.profiles[one.profile].size
-                    )
-                    rest = tuple(one for one in state.fixed if one not in gone)
-                    if gone and all(one in state.owners for one in gone) and cutter.fits(rest, Slice(start, profile)):
-                        memory = sum(cutter.profiles[one.profile].memory_mib for one in gone)
-                        asked = sum(self.hard_to_ask(state.owners[one]) for one in gone)
-                        found.append((asked, len(gone), memory, start, profile, gone))
+            for start, profile, gone in cutter.ways(state.fixed, names):
+                if all(one in state.owners for one in gone):
+                    memory = sum(cutter.profiles[one.profile].memory_mib for one in gone)
+                    asked = sum(self.hard_to_ask(state.owners[one]) for one in gone)
+                    found.append((asked, len(gone), memory, start, profile, gone))
             self._ways[key] = min(found)[-1] if found else None
         return self._ways[key]
 
