@@ -13,13 +13,11 @@ import typing as t
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MODE_OF,
     Gpu,
     Host,
-    Limit,
     Need,
     Placement,
     Problem,
@@ -27,10 +25,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
     Unplaced,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import TeamBooks
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, OF_THE_NEED, SELF, Edit, Option, Spot, with_value
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import unseen_charge
 
 #: How many changes are tried for one service before a host is added.
 TRIES: t.Final = 8
@@ -183,11 +180,9 @@ class _Search:
         self.on_host: dict[str, set[str]] = {}
         self.at: dict[str, list[Placement]] = {}
         self.earlier: dict[tuple[str, int], set[str]] = {}
-        # What was found for a service that asks for the same: the kind of change, and how many hosts more.
-        self.uses: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
-        self.charges: dict[str, Charge] = {}
         self.known: dict[Need, _Known] = {}
         self.movers: list[str] = []
+        self.books = TeamBooks(self.now, self.scene)
         # Of the service that is looked at: replicas that only wait for the others of their group.
         self.words: dict[int, str] = {}
         for place in self.now.previous:
@@ -213,7 +208,7 @@ class _Search:
         known = self.known[alike]
         cause = known.cause
         options = [(word, _named(option, need.service)) for word, option in known.options]
-        raised = self._raised(need) if known.room and self._limited(need) and not self.many else None
+        raised = self._raised(need) if known.room and self.books.limits(need) and not self.many else None
         options += [] if raised is None else [("quota", raised)]
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options
         changes, served, of = self._first(need, tried, rest[:1])
@@ -278,82 +273,17 @@ class _Search:
 
     def _site_cause(self, need: Need) -> str:
         """What is in the way where every host by itself would do."""
-        if self._limited(need):
+        if self.books.limits(need):
             return "quota"
         return "group" if need.rules.all_or_nothing else "port"
 
-    def _limited(self, need: Need) -> bool:
-        return any(quota.team == need.team for quota in self.now.quotas)
-
     def _raised(self, need: Need) -> Option | None:
         """The team's quota, and its workspace's, as they have to be for the service, and whoever comes before it, to have a place."""
-        quota = next(each for each in self.now.quotas if each.team == need.team)
-        others = tuple(each for each in self.now.quotas if each is not quota)
-        problem = replace(self._reduced(need, None), quotas=(*others, replace(quota, limits=(), workspace=None)))
+        freed = self.books.without(need.team)
+        problem = replace(self._reduced(need, None), quotas=freed)
         solution = self._plan(replace(problem, moves=0) if self.many else problem)
-        new = [] if solution is None else [place for place in solution.placements if self._is_new(place)]
-        if all(place.service != need.service for place in new):
-            return None
-        limits = tuple(self._grown(limit, {need.team}, new) for limit in quota.limits)
-        edits = [Edit("fleet", "", "quotas", tuple(sorted((*others, replace(quota, limits=limits)), key=lambda each: each.team)))]
-        grown = _raises(f"the quota of {need.team}", limits, quota.limits)
-        space = next((each for each in self.now.workspaces if each.name == quota.workspace), None)
-        if space is not None:
-            wider = tuple(self._grown(limit, self._teams_of(space.name), new) for limit in space.limits)
-            rest = tuple(each for each in self.now.workspaces if each is not space)
-            edits.append(Edit("fleet", "", "workspaces", tuple(sorted((*rest, replace(space, limits=wider)), key=lambda each: each.name))))
-            grown += _raises(f"that of workspace {space.name}", wider, space.limits)
-        text = f"raise {' and '.join(grown)} (fleet_quotas)"
-        return Option("quota", COSTS["quota"], text, tuple(edits)) if grown else None
-
-    def _teams_of(self, space: str) -> set[str]:
-        return {each.team for each in self.now.quotas if each.workspace == space}
-
-    def _grown(self, limit: Limit, teams: set[str], new: Iterable[Placement]) -> Limit:
-        """The limit as it has to be for these places to come to what the teams have."""
-        used = sum(_counted(limit, self._charge(place)) for place in (*self.now.previous, *new) if self._team(place) in teams)
-        return replace(limit, most=max(limit.most, used))
-
-    def _team(self, place: Placement) -> str:
-        need = self.scene.needs.get(place.service)
-        return "" if need is None else need.team
-
-    def _charge(self, place: Placement) -> Charge:
-        """What a place counts against quotas, as the planner counts it."""
-        if place.name not in self.charges or self._is_new(place):
-            host, need = self.scene.fleet.hosts.get(place.host), self.scene.needs.get(place.service)
-            self.charges[place.name] = () if need is None else unseen_charge(need) if host is None else host.charge(need, place)
-        return self.charges[place.name]
-
-    def _shifted(self, problem: Problem, seen: set[str] | None) -> Problem:
-        """The quotas less what their teams have on hosts that a plan of the hosts ``seen`` does not see, or counts only as asked for."""
-        if seen is None or not problem.quotas:
-            return problem
-        kept = [(need.team, unseen_charge(need)) for need in problem.needs for at in self.at.get(need.service, ()) if at.host not in seen]
-
-        def less(limit: Limit, teams: set[str]) -> Limit:
-            used = sum(much for (team, host), much in self._use_of(limit).items() if team in teams and host not in seen)
-            return replace(limit, most=limit.most - used + sum(_counted(limit, known) for team, known in kept if team in teams))
-
-        quotas = tuple(replace(each, limits=tuple(less(limit, {each.team}) for limit in each.limits)) for each in problem.quotas)
-        spaces = tuple(
-            replace(each, limits=tuple(less(limit, self._teams_of(each.name)) for limit in each.limits)) for each in problem.workspaces
-        )
-        return replace(problem, quotas=quotas, workspaces=spaces)
-
-    def _use_of(self, limit: Limit) -> dict[tuple[str, str], int]:
-        """(Team, host) -> what it has there now of what a limit counts."""
-        key = (limit.counted, limit.board)
-        if key not in self.uses:
-            found: dict[tuple[str, str], int] = {}
-            for place in self.now.previous:
-                where = (self._team(place), place.host)
-                found[where] = found.get(where, 0) + _counted(limit, self._charge(place))
-            self.uses[key] = found
-        return self.uses[key]
-
-    def _is_new(self, place: Placement) -> bool:
-        return (place.service, place.replica) not in self.placed
+        new = [] if solution is None else [place for place in solution.placements if (place.service, place.replica) not in self.placed]
+        return self.books.raised(need, new) if any(place.service == need.service for place in new) else None
 
     def _first(self, need: Need, options: Sequence[tuple[str, Option]], targets: Sequence[int]) -> tuple[tuple[Change, ...], set[int], str]:
         """The cheapest option that serves the targets, one of another kind that serves as many, whom they serve, what was in the way."""
@@ -440,7 +370,7 @@ class _Search:
         return self.earlier[key]
 
     def _plan(self, problem: Problem, seen: set[str] | None = None) -> Solution | None:
-        """A plan, if there is work left for it. ``seen``: as :meth:`_shifted`."""
+        """A plan, if there is work left for it. ``seen``: as :meth:`TeamBooks.shifted`."""
         waiting = max(sum(need.replicas for need in problem.needs) - len(problem.previous), 0) + 1
         # Whoever finds no place looks for others who could make room, too; and quotas are asked for every single profile.
         search = 3 if problem.moves or problem.preemption else 1
@@ -451,7 +381,7 @@ class _Search:
         if work > min(self.share, self.left):
             return None
         self.left -= work
-        return make_plan(self._shifted(problem, seen), trial=True)
+        return make_plan(self.books.shifted(problem, seen), trial=True)
 
     def _hosts(self, need: Need, replicas: Sequence[int], known: _Known) -> tuple[Change | None, set[int]]:
         """The fewest more hosts with a GPU (or as many as one replica needs) that serve the replicas: by doubling, then by halves."""
@@ -566,20 +496,6 @@ def _host(need: Need, like: Host | None, gpu: Gpu, name: str) -> Host:
 
 def _elsewhere(place: Placement, old: Placement) -> bool:
     return (place.host, place.gpus, place.slice, place.mode) != (old.host, old.gpus, old.slice, old.mode)
-
-
-def _counted(limit: Limit, charge: Charge) -> int:
-    return sum(much for board, counted, much in charge if counted == limit.counted and limit.board.lower() in board)
-
-
-def _raises(whose: str, new: Sequence[Limit], old: Sequence[Limit]) -> list[str]:
-    return [f"{whose} by {_more(after, before)}" for after, before in zip(new, old, strict=True) if after.most > before.most]
-
-
-def _more(new: Limit, old: Limit) -> str:
-    by = new.most - old.most
-    what = {"memory": format_size(by), "slices": f"{by} memory slices", "gpus": f"{by} GPU{'s' if by > 1 else ''}"}[old.counted]
-    return what + (f" on {old.board}" if old.board else "")
 
 
 def _choices(spot: Spot) -> Iterator[tuple[Option, ...]]:

@@ -1,0 +1,115 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What teams use by now, how far a quota has to be raised for a change to help, and what is left of one for a plan of some hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Need, Placement, Problem, Quota
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, Edit, Option
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import unseen_charge
+
+
+class TeamBooks:
+    """The quotas and the use of a problem in which everybody is where the plan has them. ``scene``: the fleet as that plan leaves it."""
+
+    def __init__(self, problem: Problem, scene: Scene) -> None:
+        self._problem = problem
+        self._scene = scene
+        # (What is counted, on which boards) -> (team, host) -> how much is used there.
+        self._uses: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
+        self._charges: dict[Placement, Charge] = {}
+
+    def limits(self, need: Need) -> bool:
+        """Whether the service's team has a quota."""
+        return any(quota.team == need.team for quota in self._problem.quotas)
+
+    def without(self, team: str) -> tuple[Quota, ...]:
+        """All quotas, with no limit for this team."""
+        return tuple(replace(each, limits=(), workspace=None) if each.team == team else each for each in self._problem.quotas)
+
+    def raised(self, need: Need, new: Sequence[Placement]) -> Option | None:
+        """The team's quota, and its workspace's, as they have to be for these new places; None when they are enough."""
+        quota = next(each for each in self._problem.quotas if each.team == need.team)
+        others = tuple(each for each in self._problem.quotas if each is not quota)
+        limits = tuple(self._grown(limit, {need.team}, new) for limit in quota.limits)
+        edits = [Edit("fleet", "", "quotas", tuple(sorted((*others, replace(quota, limits=limits)), key=lambda each: each.team)))]
+        grown = _raises(f"the quota of {need.team}", limits, quota.limits)
+        space = next((each for each in self._problem.workspaces if each.name == quota.workspace), None)
+        if space is not None:
+            wider = tuple(self._grown(limit, self._teams_of(space.name), new) for limit in space.limits)
+            rest = tuple(each for each in self._problem.workspaces if each is not space)
+            edits.append(Edit("fleet", "", "workspaces", tuple(sorted((*rest, replace(space, limits=wider)), key=lambda each: each.name))))
+            grown += _raises(f"that of workspace {space.name}", wider, space.limits)
+        text = f"raise {' and '.join(grown)} (fleet_quotas)"
+        return Option("quota", COSTS["quota"], text, tuple(edits)) if grown else None
+
+    def shifted(self, problem: Problem, seen: Collection[str] | None) -> Problem:
+        """The quotas less what their teams have on hosts that a plan of the hosts ``seen`` (None: all) does not see.
+
+        Whoever the plan knows of on a host that it does not see, it counts as the service asks for: that stays.
+        """
+        if seen is None or not problem.quotas:
+            return problem
+        unseen = [place for place in problem.previous if place.host not in seen]
+        asked = [(self._team(place), unseen_charge(self._scene.needs[place.service])) for place in unseen]
+
+        def less(limit: Limit, teams: set[str]) -> Limit:
+            used = sum(much for (team, host), much in self._use_of(limit).items() if team in teams and host not in seen)
+            return replace(limit, most=limit.most - used + sum(_counted(limit, charge) for team, charge in asked if team in teams))
+
+        quotas = tuple(replace(each, limits=tuple(less(limit, {each.team}) for limit in each.limits)) for each in problem.quotas)
+        spaces = tuple(
+            replace(each, limits=tuple(less(limit, self._teams_of(each.name)) for limit in each.limits)) for each in problem.workspaces
+        )
+        return replace(problem, quotas=quotas, workspaces=spaces)
+
+    def _teams_of(self, space: str) -> set[str]:
+        return {each.team for each in self._problem.quotas if each.workspace == space}
+
+    def _grown(self, limit: Limit, teams: set[str], new: Iterable[Placement]) -> Limit:
+        """The limit as it has to be for these places to come to what the teams have."""
+        used = sum(_counted(limit, self._charge(place)) for place in (*self._problem.previous, *new) if self._team(place) in teams)
+        return replace(limit, most=max(limit.most, used))
+
+    def _use_of(self, limit: Limit) -> dict[tuple[str, str], int]:
+        """(Team, host) -> what it has there now of what a limit counts."""
+        key = (limit.counted, limit.board)
+        if key not in self._uses:
+            found: dict[tuple[str, str], int] = {}
+            for place in self._problem.previous:
+                where = (self._team(place), place.host)
+                found[where] = found.get(where, 0) + _counted(limit, self._charge(place))
+            self._uses[key] = found
+        return self._uses[key]
+
+    def _team(self, place: Placement) -> str:
+        need = self._scene.needs.get(place.service)
+        return "" if need is None else need.team
+
+    def _charge(self, place: Placement) -> Charge:
+        """What a place counts against quotas, as the planner counts it."""
+        if place not in self._charges:
+            host, need = self._scene.fleet.hosts.get(place.host), self._scene.needs.get(place.service)
+            self._charges[place] = () if need is None else unseen_charge(need) if host is None else host.charge(need, place)
+        return self._charges[place]
+
+
+def _counted(limit: Limit, charge: Charge) -> int:
+    return sum(much for board, counted, much in charge if counted == limit.counted and limit.board.lower() in board)
+
+
+def _raises(whose: str, new: Sequence[Limit], old: Sequence[Limit]) -> list[str]:
+    return [f"{whose} by {_more(after, before)}" for after, before in zip(new, old, strict=True) if after.most > before.most]
+
+
+def _more(new: Limit, old: Limit) -> str:
+    by = new.most - old.most
+    what = {"memory": format_size(by), "slices": f"{by} memory slices", "gpus": f"{by} GPU{'s' if by > 1 else ''}"}[old.counted]
+    return what + (f" on {old.board}" if old.board else "")
