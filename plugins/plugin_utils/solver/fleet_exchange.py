@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Hosts that got more than their CPU or RAM exchange a replica with a host that has some left; what is too much even then is taken off.
 
-Two replicas of one shape change places, so that the GPUs stay as they are. Many pairs of hosts are tried at once.
+Two replicas of one shape change places, so that the GPUs stay as they are. Many pairs of hosts are tried at once, then for each host that
+still has too much two exchanges together: CPU and RAM come in few sizes, and one exchange seldom leaves exactly what is lacked.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ if t.TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 # Rounds of exchanges in a group; rounds without any that are borne; pairs of hosts tried at once; how far partners move on each round.
-ROUNDS, IDLE, PAIRS, STEP = 120, 12, 300, 37
+ROUNDS, IDLE, PAIRS, STEP = 30, 6, 300, 37
+# Partners that are tried for one host with two exchanges at once, and how often others are.
+PARTNERS, TURNS = 12, 16
 TINY = 1e-9
 
 
@@ -38,6 +41,10 @@ def exchange(options: Options, dealt: Dealt) -> None:
             return
         idle = 0 if table.try_pairs(over, number, sideways=idle > 0) else idle + 1
         if idle > IDLE:
+            break
+    for number in range(TURNS):
+        over = _worst(dealt.left)
+        if not sum([table.try_two(host, number) for host in over.tolist()]):
             return
 
 
@@ -84,6 +91,66 @@ class _Table:
             return False
         partners = numpy.roll(partners, -number * STEP)[: len(over)]
         over = over[: len(partners)]
+        gain, best = self._gains(over, partners, sideways=sideways)
+        for pair in numpy.flatnonzero(gain > (-TINY if sideways else TINY)).tolist():
+            self._swap(int(over[pair]), int(partners[pair]), int(best[pair]))
+        return bool((gain > TINY).any())
+
+    def try_two(self, host: int, number: int) -> bool:
+        """Two exchanges at once with one of some partners, others with each ``number``: what one alone makes worse the other makes good.
+
+        Did they help?
+        """
+        left = self.dealt.left
+        which = int((left[host] * self.scale).argmin())
+        if left[host, which] >= -NEARLY:
+            return False
+        partners = numpy.argsort(-left[:, which], kind="stable")[: int((left[:, which] > NEARLY).sum())]
+        for partner in numpy.roll(partners, -number * PARTNERS - host)[:PARTNERS].tolist():
+            pairs, delta = self._pairs(host, partner)
+            if not len(pairs):
+                continue
+            lack = numpy.zeros((len(pairs), len(pairs)))
+            before = 0.0
+            for more, mine, theirs, scale in zip(delta, left[host].tolist(), left[partner].tolist(), self.scale.tolist(), strict=True):
+                both = more[:, None] + more[None, :]
+                lack += scale * (numpy.maximum(0.0, -mine - both) + numpy.maximum(0.0, both - theirs))
+                before += scale * (max(0.0, -mine) + max(0.0, -theirs))
+            at, to = numpy.divmod(pairs, self.row.shape[1])
+            lack[(at[:, None] == at[None, :]) | (to[:, None] == to[None, :])] = numpy.inf
+            one, other = divmod(int(lack.argmin()), len(pairs))
+            if before - lack[one, other] > TINY and self._within(host, partner, pairs[[one, other]]):
+                self._swap(host, partner, int(pairs[one]))
+                self._swap(host, partner, int(pairs[other]))
+                return True
+        return False
+
+    def _pairs(self, host: int, partner: int) -> tuple[Ints, Floats]:
+        """(Exchanges of one replica of each host that the limits of their classes allow, one of each two classes; how much CPU and RAM
+        each of them leaves the host more, shape (2, exchanges))."""
+        mine, theirs = self.row[host], self.row[partner]
+        kind, other = self.kind[mine], self.kind[theirs]
+        goes = (mine >= 0) & (self.held[kind, partner] < self.limit[kind])
+        comes = (theirs >= 0) & (self.held[other, host] < self.limit[other])
+        alike = self.dealt.shape[mine][:, None] == self.dealt.shape[theirs][None, :]
+        found = numpy.flatnonzero(alike & (kind[:, None] != other[None, :]) & goes[:, None] & comes[None, :])
+        at, to = numpy.divmod(found, len(theirs))
+        first = numpy.unique(kind[at] * len(self.limit) + other[to], return_index=True)[1]
+        at, to = at[first], to[first]
+        return found[first], (self.need[mine[at]] - self.need[theirs[to]]).T
+
+    def _within(self, host: int, partner: int, pairs: Ints) -> bool:
+        """Do all classes keep their limits when both exchanges are made?"""
+        at, to = numpy.divmod(pairs, self.row.shape[1])
+        mine, theirs = self.kind[self.row[host][at]], self.kind[self.row[partner][to]]
+        return all(
+            bool((self.held[come, where] + 2 - (come[0] != come[1]) - numpy.isin(come, go) <= self.limit[come]).all())
+            for come, go, where in ((mine, theirs, partner), (theirs, mine, host))
+        )
+
+    def _gains(self, over: Ints, partners: Ints, *, sideways: bool) -> tuple[Floats, Ints]:
+        """(By how much less is lacked after the best exchange of each pair of hosts, which one that is)."""
+        left = self.dealt.left
         mine, theirs = self.row[over], self.row[partners]
         need, other = self.need[mine], self.need[theirs]
         delta = need[:, :, None, :] - other[:, None, :, :]
@@ -97,18 +164,15 @@ class _Table:
         lack[~allowed] = numpy.inf
         best = lack.reshape(len(over), -1).argmin(axis=1)
         before = -((numpy.minimum(0.0, left[over]) + numpy.minimum(0.0, left[partners])) * self.scale).sum(axis=1)
-        gain = before - lack.reshape(len(over), -1)[numpy.arange(len(over)), best]
-        for pair in numpy.flatnonzero(gain > (-TINY if sideways else TINY)).tolist():
-            at, to = divmod(int(best[pair]), self.row.shape[1])
-            self._swap(int(over[pair]), at, int(partners[pair]), to)
-        return bool((gain > TINY).any())
+        return before - lack.reshape(len(over), -1)[numpy.arange(len(over)), best], best
 
     def _room(self, replicas: Ints, hosts: Ints) -> NDArray[np.bool_]:
         """May each of a row's replicas join the row's host, as far as its class's limit goes?"""
         kind = self.kind[replicas]
         return self.held[kind, hosts[:, None]] < self.limit[kind]
 
-    def _swap(self, host: int, at: int, partner: int, to: int) -> None:
+    def _swap(self, host: int, partner: int, pair: int) -> None:
+        at, to = divmod(pair, self.row.shape[1])
         one, other = int(self.row[host, at]), int(self.row[partner, to])
         delta = self.need[one] - self.need[other]
         self.dealt.left[host] += delta

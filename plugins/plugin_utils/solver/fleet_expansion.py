@@ -24,8 +24,16 @@ if t.TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 NEARLY = 1e-6
+# A class that needs less than this part of the hosts finds them.
+TINY = 0.02
 # Classes that need more than this share of the hosts with a place of their shape are dealt first.
 CROWDED = 0.1
+# The same for the patterns with places of shapes that only so many hosts may have.
+SPARSE = 0.15
+# Places are spread over so many times the hosts that are needed, where that can be.
+SPREAD = 1.15
+# Hosts with a free place that are looked at for one replica.
+TRIED = 12
 
 
 @dataclass(eq=False)
@@ -82,7 +90,7 @@ class Dealer:
         return Dealt(klass[of], shape[of], hosts, self.slots, self.left, multi, several)
 
     def _several(self, klass: Ints, many: Ints) -> list[tuple[int, int]]:
-        """Replicas with several GPUs: largest first, each on the host with the fewest open GPUs that are enough."""
+        """Replicas with several GPUs: largest first, each on the host with most open GPUs: what is spread must find many hosts."""
         found: list[tuple[int, int]] = []
         options = self.options
         for one, number in sorted(
@@ -93,7 +101,7 @@ class Dealer:
             while number:
                 fits = (self.open >= options.count[one]) & (self.left >= need - NEARLY).all(axis=1) & (held < options.per_host[one])
                 hosts = numpy.flatnonzero(fits)
-                order = numpy.lexsort((-(self.left[hosts] * self.scale).sum(axis=1), self.open[hosts]))
+                order = numpy.lexsort((-(self.left[hosts] * self.scale).sum(axis=1), -self.open[hosts]))
                 hosts = hosts[order[:number]]
                 if not len(hosts):
                     break
@@ -104,23 +112,31 @@ class Dealer:
                 number -= len(hosts)
         return found
 
-    def _crowd(self, klass: Ints, shape: Ints, many: Ints) -> Floats:
-        """By shape, which part of the hosts the class that needs most hosts needs; 0 where it is a small one."""
-        found = numpy.zeros(self.shapes)
-        numpy.maximum.at(found, shape, many / numpy.maximum(1.0, self.options.per_host[klass] * float(self.group.size)))
-        return numpy.where(found > CROWDED, found, 0.0)
+    def _crowd(self, klass: Ints, shape: Ints, many: Ints) -> tuple[Floats, Floats]:
+        """By shape: how many places of it a host may have so that each class finds hosts enough within its limit for a host; which part
+        of all hosts the class needs that needs most of them."""
+        total = numpy.bincount(shape, weights=many, minlength=self.shapes)
+        found = numpy.full(self.shapes, numpy.inf)
+        numpy.minimum.at(found, shape, self.options.per_host[klass] * total[shape] / numpy.maximum(1, many))
+        part = numpy.zeros(self.shapes)
+        numpy.maximum.at(part, shape, numpy.minimum(1.0, many / (self.options.per_host[klass] * float(self.group.size))))
+        return numpy.maximum(1.0, numpy.floor(found / SPREAD)), part
 
-    def _patterns(self, patterns: Ints, boards: Ints, mean: Floats, crowd: Floats) -> None:
+    def _patterns(self, patterns: Ints, boards: Ints, mean: Floats, crowd: tuple[Floats, Floats]) -> None:
         """Give every open GPU a pattern, or none."""
-        fair = boards @ patterns / self.group.size
         load = numpy.concatenate((patterns @ mean, numpy.zeros((1, 2))))
         counts = numpy.concatenate((boards, [max(0, int(self.open.sum()) - int(boards.sum()))]))
         average = counts @ load / max(1, counts.sum())
         off = (load - average) * self.scale
         over = self.left * self.scale - self.open[:, None] * (average * self.scale)
         used = numpy.zeros(self.group.size, dtype=numpy.int64)
-        for which in numpy.argsort(-numpy.abs(off).sum(axis=1), kind="stable").tolist():
+        # What can be spread only in few ways comes first.
+        enough, part = crowd
+        tight = numpy.append(numpy.where(patterns > 0, part, 0.0).max(axis=1, initial=0.0), 0.0)
+        tight = numpy.where(tight > SPARSE, tight, 0.0)
+        for which in numpy.lexsort((-numpy.abs(off).sum(axis=1), -tight)).tolist():
             number, turn = int(counts[which]), 1
+            limited = numpy.flatnonzero((part > TINY) & (patterns[which] > 0)) if which < len(patterns) else numpy.zeros(0, dtype=int)
             held = numpy.zeros(self.group.size, dtype=numpy.int64)
             while number:
                 # Equal GPUs are spread over the hosts: the second one of a host waits until every host has its first.
@@ -130,11 +146,14 @@ class Dealer:
                     if turn > self.group.gpus:
                         break
                     continue
+                if len(limited):
+                    # Hosts that have enough of a shape get no more of it while there are others, above all where most hosts are needed.
+                    excess = numpy.maximum(0.0, self.slots[hosts].sum(axis=1)[:, limited] + patterns[which][limited] - enough[limited])
+                    excess = excess @ (1.0 / (1.05 - part[limited]))
+                    hosts = hosts[excess <= excess.min() + NEARLY]
                 # No host is filled sooner than the others, so that the last pattern can be spread as well.
                 hosts = hosts[self.open[hosts] == self.open[hosts].max()]
                 score = over[hosts] @ off[which]
-                if which < len(patterns):
-                    score += (fair - self.slots[hosts].sum(axis=1)) @ (patterns[which] * crowd)
                 hosts = hosts[numpy.argsort(-score, kind="stable")[: self._share(number)]]
                 if which < len(patterns):
                     self.slots[hosts, used[hosts]] = patterns[which]
@@ -153,27 +172,66 @@ class Dealer:
         free = self.slots.sum(axis=1)
         off = (need - mean[shape]) * self.scale
         over = self.left * self.scale - free @ (mean * self.scale)
-        hosts_of, which_of = [], []
         # A class that may have few replicas on a host must find many hosts with a free place: the tightest ones choose first.
         hosts_with = (free > 0).sum(axis=0)
         crowd = many / numpy.maximum(1.0, self.options.per_host[klass] * hosts_with[shape].astype(float))
         crowd = numpy.where(crowd > CROWDED, crowd, 0.0)
+        everyone = numpy.zeros((len(klass), self.group.size), dtype=numpy.int16)
+        missing: list[int] = []
+        # By shape, how many on one host the classes still to come may have at most: more free places than that must be taken now.
+        later = numpy.zeros(self.shapes, dtype=numpy.int64)
+        numpy.add.at(later, shape, self.options.per_host[klass])
         for which in numpy.lexsort((klass, -numpy.abs(off).sum(axis=1), -crowd)).tolist():
             number, place = int(many[which]), int(shape[which])
             limit = int(self.options.per_host[klass[which]])
-            held = numpy.zeros(self.group.size, dtype=numpy.int64)
+            later[place] -= limit
+            held = everyone[which]
             while number:
                 hosts = numpy.flatnonzero((free[:, place] > 0) & (held < limit))
                 if not len(hosts):
                     break
-                hosts = hosts[numpy.argsort(-(over[hosts] @ off[which]), kind="stable")[: self._share(number)]]
+                urgent = numpy.maximum(0, free[hosts, place] - later[place])
+                hosts = hosts[numpy.lexsort((-(over[hosts] @ off[which]), -urgent))[: self._share(number)]]
                 free[hosts, place] -= 1
                 held[hosts] += 1
                 over[hosts] -= off[which]
                 self.left[hosts] -= need[which]
-                hosts_of.append(hosts)
-                which_of.append(numpy.full(len(hosts), which))
                 number -= len(hosts)
-        if not hosts_of:
-            return numpy.zeros(0, dtype=numpy.int64), numpy.zeros(0, dtype=numpy.int64)
-        return numpy.concatenate(hosts_of), numpy.concatenate(which_of)
+            missing += [which] * number
+        for which in missing:
+            self._make_place(which, klass, shape, need, everyone, free)
+        which_of, hosts_of = numpy.nonzero(everyone)
+        many_of = everyone[which_of, hosts_of]
+        return numpy.repeat(hosts_of, many_of), numpy.repeat(which_of, many_of)
+
+    def _make_place(self, which: int, klass: Ints, shape: Ints, need: Floats, everyone: NDArray[np.int16], free: Ints) -> None:
+        """One more of a class that has as many as it may on every host with a free place: another of its shape goes there from a host that
+        may have one more of the class. Of all such pairs the one that leaves least too much."""
+        place = int(shape[which])
+        limit = self.options.per_host[klass]
+        to = numpy.flatnonzero(free[:, place] > 0)
+        at = numpy.flatnonzero(everyone[which] < limit[which])
+        others = numpy.flatnonzero((shape == place) & everyone.any(axis=1))
+        others = others[others != which]
+        if not (len(to) and len(at) and len(others)):
+            return
+        to = to[numpy.argsort(-(self.left[to] * self.scale).min(axis=1), kind="stable")][:TRIED]
+        delta = (need[others] - need[which])[:, None, :]
+        lack = -(numpy.minimum(0.0, self.left[at] + delta) * self.scale).sum(axis=2)
+        lack[everyone[numpy.ix_(others, at)] == 0] = numpy.inf
+        best = (numpy.inf, 0, 0, 0)
+        for host in to.tolist():
+            room = everyone[others, host] < limit[others]
+            after = -(numpy.minimum(0.0, self.left[host] - need[others]) * self.scale).sum(axis=1)
+            total = numpy.where(room[:, None], lack + after[:, None], numpy.inf)
+            one = int(total.argmin())
+            best = min(best, (float(total.flat[one]), host, *divmod(one, len(at))))
+        if best[0] == numpy.inf:
+            return
+        to_host, other, at_host = best[1], int(others[best[2]]), int(at[best[3]])
+        everyone[other, at_host] -= 1
+        everyone[other, to_host] += 1
+        everyone[which, at_host] += 1
+        self.left[at_host] += need[other] - need[which]
+        self.left[to_host] -= need[other]
+        free[to_host, place] -= 1

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, Program, Session, numpy
@@ -28,14 +28,14 @@ if t.TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 # Patterns of shared GPUs are sought until the bound could fall by less than this share, or so often.
-PRICED_TO, MOST_ROUNDS, LAST_ROUNDS = 1e-6, 80, 3
+PRICED_TO, MOST_ROUNDS, LAST_ROUNDS = 3e-5, 80, 3
+# The part of the rounds before in the mean of their prices.
+CALM = 0.7
 
 
 @dataclass(frozen=True, eq=False)
 class Level:
     """One stage: no plan serves more than ``bound`` replicas of its priority if it serves the ``held`` ones of the priorities before.
-
-    Of the last stage: none opens fewer GPUs.
 
     ``prices``: by how much the bound moves for each replica that an earlier stage serves less.
     """
@@ -56,7 +56,7 @@ class Level:
 class Relaxed:
     """``amount``: replicas by option. ``patterns``: by group, shape (patterns, shapes); ``boards``: by group, GPUs of each pattern.
 
-    ``levels`` by priority, and how many replicas of each are ``held``; ``opened``: the last stage.
+    ``levels`` by priority, and how many replicas of each are ``held``.
     """
 
     amount: Floats
@@ -64,7 +64,6 @@ class Relaxed:
     boards: list[Floats]
     levels: dict[int, Level]
     held: dict[int, int]
-    opened: Level | None = None
 
 
 class FleetProgram:
@@ -95,15 +94,25 @@ class FleetProgram:
         held: dict[int, int] = {}
         for level in options.levels:
             self._add_options(numpy.flatnonzero(options.priority[options.klass] == level))
+            for team, most in most_of_teams(options, level, held).items():
+                self.session.set_row(self.rows.team_level[level] + team, -numpy.inf, most)
             outcome, slack = self._priced(lambda wanted=level: self._served_cost(wanted))  # type: ignore[misc] # mypy: a default in a lambda
             bound = float(numpy.floor(slack - outcome.objective + 1e-6))
             levels[level] = Level(bound, dict(held), self._prices(outcome, held))
             held[level] = reachable(self._relaxed(outcome, levels, held), level, held)
             self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
-        outcome, slack = self._priced(lambda: self.is_pattern.astype(float))
-        prices = {level: -price for level, price in self._prices(outcome, held).items()}
-        opened = Level(float(numpy.ceil(outcome.objective - slack - 1e-6)), dict(held), prices)
-        return replace(self._relaxed(outcome, levels, held), opened=opened)
+        return self._relaxed(self._opened()[0], levels, held)
+
+    def fewest_gpus(self, served: dict[int, int]) -> int:
+        """No plan that serves as many of each priority opens fewer GPUs. Only after :meth:`solve`, and with no less served than held there
+        but for the last priority."""
+        for level, number in served.items():
+            self.session.set_row(self.rows.level[level], number - 1e-6, numpy.inf)
+        outcome, slack = self._opened()
+        return int(numpy.ceil(outcome.objective - slack - 1e-6))
+
+    def _opened(self) -> tuple[Outcome, float]:
+        return self._priced(lambda: self.is_pattern.astype(float))
 
     def _prices(self, outcome: Outcome, held: dict[int, int]) -> dict[int, float]:
         return {level: max(0.0, float(outcome.duals[self.rows.level[level]])) for level in held}
@@ -117,40 +126,46 @@ class FleetProgram:
     def _priced(self, cost: Callable[[], Floats]) -> tuple[Outcome, float]:
         """(the solution, how much better one with patterns not known yet could be)."""
         opening = 0.0
+        calm = numpy.zeros(0)
         rounds = [True] * MOST_ROUNDS + [False] * LAST_ROUNDS
         while True:
             self.session.set_costs(cost())
             outcome = self.session.solve()
+            calm = CALM * calm + (1 - CALM) * outcome.duals if len(calm) else outcome.duals
             opening = float(cost()[self.pattern_columns[0][0]]) if self.pattern_columns else 0.0
             enough = PRICED_TO * max(1.0, abs(outcome.objective))
             fresh: dict[int, list[Ints]] = {}
             while rounds:
                 spread = rounds.pop(0)
-                slack, fresh = self._missing(outcome, opening, spread=spread)
+                slack, fresh = self._missing(outcome, opening, calm, spread=spread)
                 if fresh and slack > enough:
                     break
                 # Nothing to be gained with few of a shape at once: the last rounds look at all patterns.
                 rounds = [False] * LAST_ROUNDS if spread else []
                 fresh = {}
             if not fresh:
-                return outcome, self._missing(outcome, opening, spread=False)[0]
+                return outcome, self._missing(outcome, opening, calm, spread=False)[0]
             for board, patterns in fresh.items():
                 self._add_patterns(board, numpy.asarray(patterns))
 
-    def _missing(self, outcome: Outcome, opening: float, *, spread: bool) -> tuple[float, dict[int, list[Ints]]]:
-        """(what unknown patterns could bring at most, those that would pay by board)."""
+    def _missing(self, outcome: Outcome, opening: float, calm: Floats, *, spread: bool) -> tuple[float, dict[int, list[Ints]]]:
+        """(What unknown patterns could bring at most, those that would pay by board).
+
+        ``calm``: the mean of the prices of all rounds; the best pattern at these is one that later rounds would ask for.
+        """
         slack = 0.0
         fresh: dict[int, dict[bytes, Ints]] = {}
         for number, group in enumerate(self.options.groups):
             board = self.options.boards[group.board]
-            first = self.rows.supply[number]
-            prices = numpy.maximum(0.0, -outcome.duals[first : first + len(board.shapes)])
-            worth, pattern = board.best_shared(prices, board.at_once if spread else None)
+            supply = slice(self.rows.supply[number], self.rows.supply[number] + len(board.shapes))
+            at_once = board.at_once if spread else None
+            worth, pattern = board.best_shared(numpy.maximum(0.0, -outcome.duals[supply]), at_once)
             gain = worth - opening - max(0.0, -float(outcome.duals[self.rows.gpus + number]))
             if gain > 1e-9:
                 slack += gain * group.size * group.gpus
-                if pattern.tobytes() not in self.known[group.board]:
-                    fresh.setdefault(group.board, {})[pattern.tobytes()] = pattern
+                for each in (pattern, board.best_shared(numpy.maximum(0.0, -calm[supply]), at_once)[1]):
+                    if each.tobytes() not in self.known[group.board]:
+                        fresh.setdefault(group.board, {})[each.tobytes()] = each
         return slack, {board: list(mine.values()) for board, mine in fresh.items()}
 
     def _add_patterns(self, board: int, patterns: Ints) -> None:
@@ -197,6 +212,39 @@ class FleetProgram:
         )
 
 
+def most_of_teams(options: Options, level: int, held: dict[int, int]) -> dict[int, int]:
+    """Team -> the most replicas of a priority that its quota has room for, in whole numbers, where that is less than is asked for.
+
+    With the priorities before served as ``held`` says. Without it, a quota that is used up leaves a broken replica in the linear
+    program, and the bounds of the next priorities would promise what it is worth: one large replica may be worth many small ones.
+    """
+    placeable = numpy.zeros(len(options.classes), dtype=bool)
+    placeable[options.klass] = True
+    short = {above: int(options.replicas[placeable & (options.priority == above)].sum()) - held[above] for above in held}
+    found = {}
+    for team in range(len(options.quotas)):
+        mine = numpy.flatnonzero((options.team[options.klass] == team) & (options.priority[options.klass] >= level))
+        # Options that cost the same are one here.
+        costs = numpy.stack((options.klass[mine], options.memory[mine], options.worth[mine]))
+        mine = mine[numpy.unique(costs, axis=1, return_index=True)[1]]
+        kinds, which = numpy.unique(options.klass[mine], return_inverse=True)
+        priority = options.priority[kinds]
+        program = Program()
+        columns = program.add_columns(len(mine), -(priority[which] == level).astype(float))
+        demand = program.add_rows(len(kinds), upper=options.replicas[kinds].astype(float))
+        program.add_entries(demand[which], columns)
+        for cost, most in ((options.memory, options.quota_memory), (options.worth, options.quota_worth)):
+            program.add_entries(program.add_rows(1, upper=most[team]), columns, cost[mine])
+        for above, lack in short.items():
+            least = max(0, int(options.replicas[kinds][priority == above].sum()) - lack)
+            program.add_entries(program.add_rows(1, lower=least), columns[priority[which] == above])
+        asked = int(options.replicas[kinds][priority == level].sum())
+        served = int(1e-6 - program.solve().objective) if asked else 0
+        if served < asked:
+            found[team] = served
+    return found
+
+
 class Rows:
     """Where each row of the program is, and its upper bound. Those of groups, quotas and priorities follow each other."""
 
@@ -213,7 +261,9 @@ class Rows:
         self.worth = self.memory + quotas
         first = self.worth + quotas
         self.level = {level: first + number for number, level in enumerate(options.levels)}
-        self.count = first + len(self.level)
+        count = first + len(self.level)
+        self.team_level = {level: count + number * quotas for number, level in enumerate(options.levels)}
+        self.count = count + quotas * len(self.level)
         self.upper = numpy.full(self.count, numpy.inf)
         self.upper[: len(options.classes)] = options.replicas
         self.upper[len(options.classes) : self.gpus] = 0.0
@@ -232,6 +282,7 @@ class Rows:
         team = options.team[klass]
         first = numpy.asarray(self.supply, dtype=numpy.int64)[group]
         level_row = numpy.asarray([self.level[level] for level in options.priority[klass].tolist()], dtype=numpy.int64)
+        team_row = numpy.asarray([self.team_level[level] for level in options.priority[klass].tolist()], dtype=numpy.int64)
         parts = [
             (klass, numpy.ones(len(mine))),
             (first + options.shape[mine], options.count[klass].astype(float)),
@@ -240,6 +291,7 @@ class Rows:
             (numpy.where(team >= 0, self.memory + team, -1), options.memory[mine]),
             (numpy.where(team >= 0, self.worth + team, -1), options.worth[mine]),
             (level_row, numpy.ones(len(mine))),
+            (numpy.where(team >= 0, team_row + team, -1), numpy.ones(len(mine))),
         ]
         rows = numpy.concatenate([row for row, _value in parts])
         values = numpy.concatenate([value for _row, value in parts])

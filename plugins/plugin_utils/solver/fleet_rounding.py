@@ -25,34 +25,36 @@ if t.TYPE_CHECKING:
 
 NEARLY = 1e-6
 # How far from its broken value a number may be rounded.
-REACH, WIDE_REACH = 2, 40
+REACH = 40
 # How often the rest of a group's shared GPUs is solved anew.
 DIVES = 6
-# A replica of a high priority is worth many of the lowest, whose last one would take most of the work.
-ROUNDING, LAST_ROUNDING = Limits(nodes=20), Limits(absolute=1.1, nodes=20)
+# The part of the last priority that is not worth the work of finding it.
+SPARE = 8e-5
+NODES = 1
 PATTERNS = Limits(gap=0.0, nodes=200)
 
 
 def rounded(options: Options, relaxed: Relaxed) -> Ints:
-    """Whole replicas by option, within every row of the linear program: as many of the first priority as possible, then of the next.
+    """Whole replicas by option, within every row of the linear program: as many of the first priority as possible, then of the next."""
+    rounding = _Rounding(options, relaxed, frugal=True)
+    levels = options.levels
+    if levels and not rounding.serve(levels[-1], {level: relaxed.held[level] for level in levels[:-1]}):
+        held: dict[int, int] = {}
+        for level in levels:
+            rounding.serve(level, held)
+            held[level] = rounding.served(level)
+    return rounding.best
 
-    Where the broken numbers alone do not reach what the stages held, all options of their classes may change.
-    """
-    best = numpy.floor(relaxed.amount + NEARLY).astype(numpy.int64)
-    broken = numpy.flatnonzero(relaxed.amount - best > NEARLY)
-    wide = numpy.flatnonzero(numpy.isin(options.klass, options.klass[broken]) | _in_tight_teams(options, relaxed))
-    priority = options.priority[options.klass]
-    held: dict[int, int] = {}
-    for level in options.levels:
-        for chosen, reach in ((broken, REACH), (wide, WIDE_REACH)):
-            if (priority[chosen] == level).any() and best[priority == level].sum() < relaxed.held.get(level, 0):
-                try:
-                    best = _round_level(options, relaxed, best, chosen, reach, (level, held))
-                except SolverError:
-                    # Not found within the limits: what is there already is within every row.
-                    pass
-        held[level] = int(best[priority == level].sum())
-    return best
+
+def reachable(options: Options, relaxed: Relaxed, level: int, held: dict[int, int]) -> int:
+    """How many replicas of a priority whole numbers near the solution of its stage serve, while those before keep what they have."""
+    aim = int(relaxed.amount[options.priority[options.klass] == level].sum() + NEARLY)
+    if level == options.levels[-1] and (spare := int(SPARE * aim)):
+        return aim - spare
+    rounding = _Rounding(options, relaxed, frugal=False)
+    if rounding.served(level) < aim:
+        rounding.serve(level, held)
+    return rounding.served(level)
 
 
 def _in_tight_teams(options: Options, relaxed: Relaxed) -> Bools:
@@ -66,55 +68,59 @@ def _in_tight_teams(options: Options, relaxed: Relaxed) -> Bools:
     return tight[team] & (relaxed.amount > NEARLY)
 
 
-def reachable(options: Options, relaxed: Relaxed, level: int, held: dict[int, int]) -> int:
-    """How many replicas of a priority whole numbers near the solution of its stage serve, while those before keep what they have."""
-    best = numpy.floor(relaxed.amount + NEARLY).astype(numpy.int64)
-    broken = numpy.flatnonzero(relaxed.amount - best > NEARLY)
-    wide = numpy.flatnonzero(numpy.isin(options.klass, options.klass[broken]) | _in_tight_teams(options, relaxed))
-    wide = wide[options.priority[options.klass[wide]] >= level]
-    mine = options.priority[options.klass] == level
-    aim = numpy.floor(relaxed.amount[mine].sum() + NEARLY)
-    for chosen, reach in ((broken, REACH), (wide, WIDE_REACH)):
-        if mine[chosen].any() and best[mine].sum() < aim:
-            try:
-                best = _round_level(options, relaxed, best, chosen, reach, (level, held))
-            except SolverError:
-                # Not found within the limits: what is there already is within every row.
-                pass
-    return int(best[mine].sum())
+class _Rounding:
+    """Whole numbers in place of the broken ones: ``best`` by option, what is found so far. It is within every row at all times.
 
+    What may change are the options of classes with a broken number, and of teams that use all of a quota: their parts of it must be put
+    together anew. ``frugal``: with no more GPUs than the last stage left open, but for one in each group that a broken number may need.
+    """
 
-def _round_level(options: Options, relaxed: Relaxed, known: Ints, broken: Ints, reach: int, stage: tuple[int, dict[int, int]]) -> Ints:
-    """The broken numbers anew, so that most of this level are served while the levels before keep what they have."""
-    level, held = stage
-    rows = Rows(options)
-    priority = options.priority[options.klass]
-    lower = numpy.maximum(0.0, numpy.floor(relaxed.amount[broken]) - reach)
-    upper = numpy.minimum(options.most[broken], numpy.ceil(relaxed.amount[broken]) + reach)
-    program = Program()
-    columns = program.add_columns(len(broken), -(priority[broken] == level).astype(float), lower, upper, whole=True)
-    rest = known.astype(float)
-    rest[broken] = 0.0
-    fixed = numpy.flatnonzero(rest)
-    row, column, value = rows.entries(fixed)
-    room = rows.upper - numpy.bincount(row, weights=value * rest[fixed][column], minlength=rows.count)
-    least = numpy.full(rows.count, -numpy.inf)
-    for above, number in held.items():
-        least[rows.level[above]] = number - rest[priority == above].sum()
-    program.add_rows(rows.count, least, room)
-    row, column, value = rows.entries(broken)
-    program.add_entries(row, columns[column], value)
-    for group, (patterns, boards) in enumerate(zip(relaxed.patterns, relaxed.boards, strict=True)):
-        used = numpy.arange(len(boards)) if reach > REACH else numpy.flatnonzero(boards > NEARLY)
-        if len(used):
-            more = program.add_columns(len(used))
-            which, shape = numpy.nonzero(patterns[used])
-            program.add_entries(rows.supply[group] + shape, more[which], -patterns[used][which, shape])
+    def __init__(self, options: Options, relaxed: Relaxed, *, frugal: bool) -> None:
+        self.options, self.relaxed, self.frugal = options, relaxed, frugal
+        self.best = numpy.floor(relaxed.amount + NEARLY).astype(numpy.int64)
+        broken = options.klass[relaxed.amount - self.best > NEARLY]
+        self.chosen = numpy.flatnonzero(numpy.isin(options.klass, broken) | _in_tight_teams(options, relaxed))
+        self.priority = options.priority[options.klass]
+
+    def served(self, level: int) -> int:
+        """How many replicas of a priority have their place in whole numbers."""
+        return int(self.best[self.priority == level].sum())
+
+    def serve(self, level: int, held: dict[int, int]) -> bool:
+        """As many of a priority as can be, while as many of those before as ``held`` says are served. Were such numbers found?"""
+        options, relaxed, chosen = self.options, self.relaxed, self.chosen
+        rows = Rows(options)
+        lower = numpy.maximum(0.0, numpy.floor(relaxed.amount[chosen]) - REACH)
+        upper = numpy.minimum(options.most[chosen], numpy.ceil(relaxed.amount[chosen]) + REACH)
+        program = Program()
+        columns = program.add_columns(len(chosen), -(self.priority[chosen] == level).astype(float), lower, upper, whole=True)
+        rest = self.best.astype(float)
+        rest[chosen] = 0.0
+        fixed = numpy.flatnonzero(rest)
+        row, column, value = rows.entries(fixed)
+        room = rows.upper - numpy.bincount(row, weights=value * rest[fixed][column], minlength=rows.count)
+        if self.frugal:
+            gpus = slice(rows.gpus, rows.gpus + len(options.groups))
+            room[gpus] = numpy.minimum(room[gpus], [numpy.ceil(boards.sum() - NEARLY) + 1 for boards in relaxed.boards])
+        least = numpy.full(rows.count, -numpy.inf)
+        for above, number in held.items():
+            least[rows.level[above]] = number - rest[self.priority == above].sum()
+        program.add_rows(rows.count, least, room)
+        row, column, value = rows.entries(chosen)
+        program.add_entries(row, columns[column], value)
+        for group, patterns in enumerate(relaxed.patterns):
+            more = program.add_columns(len(patterns))
+            which, shape = numpy.nonzero(patterns)
+            program.add_entries(rows.supply[group] + shape, more[which], -patterns[which, shape])
             program.add_entries(rows.gpus + group, more)
-    found = program.solve(LAST_ROUNDING if level == options.levels[-1] else ROUNDING)
-    best = known.copy()
-    best[broken] = numpy.round(found.values[columns]).astype(numpy.int64)
-    return best
+        spare = SPARE * relaxed.amount[self.priority == level].sum() if level == options.levels[-1] else 0.0
+        try:
+            found = program.solve(Limits(absolute=max(1.1 if spare else 1e-6, spare), nodes=NODES))
+        except SolverError:
+            # Not found within the limits.
+            return False
+        self.best[chosen] = numpy.round(found.values[columns]).astype(numpy.int64)
+        return True
 
 
 class Cut(t.NamedTuple):
@@ -142,21 +148,21 @@ def cut(options: Options, relaxed: Relaxed, amount: Ints, group: int) -> Cut:
     prices = numpy.asarray([shape.worth for shape in board.shapes])
     most = options.groups[group].size * options.groups[group].gpus
     if any(shape.mode == "shared" for shape in board.shapes):
-        return _dive(board, wanted, at_once, most)
+        return _dive(board, patterns, wanted, at_once, most)
     whole = numpy.floor(boards + NEARLY).astype(numpy.int64)
     rest = _remainder(board, wanted - whole @ patterns, at_once, prices)
     patterns, whole = numpy.concatenate((patterns, rest)), numpy.concatenate((whole, numpy.ones(len(rest), dtype=numpy.int64)))
     if whole.sum() <= min(most, numpy.ceil(boards.sum() - NEARLY)):
         return Cut(patterns, whole)
-    return _whole_patterns(patterns, wanted, most)
+    return _whole_patterns(numpy.concatenate((patterns, board.first_patterns())), wanted, most)
 
 
-def _dive(board: Board, wanted: Ints, at_once: Ints, most: int) -> Cut:
+def _dive(board: Board, known: Ints, wanted: Ints, at_once: Ints, most: int) -> Cut:
     """Whole patterns by solving the linear program again and again for what its whole numbers have not covered yet."""
     found: list[tuple[Ints, Ints]] = []
     missing = wanted.copy()
     for _turn in range(DIVES):
-        patterns, boards, prices = _tailored(board, missing, numpy.minimum(at_once, missing))
+        patterns, boards, prices = _tailored(board, known, missing, numpy.minimum(at_once, missing))
         whole = numpy.floor(boards + NEARLY).astype(numpy.int64)
         left = numpy.maximum(0, missing - whole @ patterns)
         # Of the broken ones, the fullest parts first, as long as they waste nothing.
@@ -206,18 +212,18 @@ def _at_once(options: Options, amount: Ints, mine: Ints, wanted: Ints) -> Ints:
     return found
 
 
-def _tailored(board: Board, wanted: Ints, at_once: Ints) -> tuple[Ints, Floats, Floats]:
+def _tailored(board: Board, known: Ints, wanted: Ints, at_once: Ints) -> tuple[Ints, Floats, Floats]:
     """(patterns, GPUs of each, prices of the shapes) for one group alone, no GPU with more of a shape than ``at_once``."""
-    first = board.first_patterns()
+    first = numpy.concatenate((board.first_patterns(), known))
     shared = numpy.asarray([shape.mode == "shared" for shape in board.shapes])
     first[:, shared] = numpy.minimum(first[:, shared], at_once[shared])
-    first = first[(first[:, wanted > 0] > 0).any(axis=1)]
+    first = numpy.unique(first[(first[:, wanted > 0] > 0).any(axis=1)], axis=0)
     program = Program()
     program.add_rows(len(wanted), wanted)
     session = Session(program)
     patterns: list[Ints] = []
     fresh = first
-    for _round in range(MOST_ROUNDS):
+    for _round in range(5 * MOST_ROUNDS):
         which, shape = numpy.nonzero(fresh)
         entries = (shape, which, fresh[which, shape].astype(float))
         session.add_columns(numpy.ones(len(fresh)), numpy.full(len(fresh), numpy.inf), entries)

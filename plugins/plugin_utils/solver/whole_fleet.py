@@ -59,11 +59,13 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
     relaxed = program.solve(partial(reachable, program.options))
     seats = _seated(options, relaxed)
     Filling(options, seats).fill()
-    if not all(board.exact for board in options.boards):
-        # Sizes had to be rounded up. Bounds that hold come from a program with sizes rounded down.
+    served = _served(options, seats)
+    if not all(board.exact for board in options.boards) or any(served[level] < relaxed.held[level] for level in options.levels[:-1]):
+        # Sizes had to be rounded up, or fewer are served than the later stages held. Bounds that are true come from a program with sizes
+        # rounded down that holds what is served.
         program = FleetProgram(options_of(problem, up=False, alone=alone))
-        relaxed = program.solve(partial(reachable, program.options))
-    return _answer(options, seats, relaxed)
+        relaxed = program.solve(lambda _relaxed, level, _held: served[level])
+    return _answer(options, seats, program, relaxed, served)
 
 
 def _seated(options: Options, relaxed: Relaxed) -> list[Seats]:
@@ -80,20 +82,23 @@ def _seated(options: Options, relaxed: Relaxed) -> list[Seats]:
     return seats
 
 
-def _answer(options: Options, seats: list[Seats], relaxed: Relaxed) -> FleetAnswer:
+def _served(options: Options, seats: list[Seats]) -> dict[int, int]:
+    """How many replicas of each priority have a seat."""
     served = dict.fromkeys(options.levels, 0)
-    opened = 0
     for one in seats:
         levels, many = numpy.unique(options.priority[one.klass[one.present()]], return_counts=True)
         for level, number in zip(levels.tolist(), many.tolist(), strict=True):
             served[level] += number
-        opened += int((~one.room.empty).sum())
+    return served
+
+
+def _answer(options: Options, seats: list[Seats], program: FleetProgram, relaxed: Relaxed, served: dict[int, int]) -> FleetAnswer:
     return FleetAnswer(
         rows=_rows(options, seats),
         served=served,
         bound={level: relaxed.levels[level].given(served) for level in options.levels},
-        opened=opened,
-        opened_bound=relaxed.opened.given(served) if relaxed.opened else 0.0,
+        opened=sum(int((~one.room.empty).sum()) for one in seats),
+        opened_bound=float(program.fewest_gpus(served)),
         solver=version(),
     )
 
