@@ -112,6 +112,27 @@ def test_the_fewest_gpus_are_opened() -> None:
     assert (answer.served, answer.opened, answer.opened_bound) == ({1: 14}, 2, 2)
 
 
+def test_replicas_that_may_not_share_a_host_find_one_each() -> None:
+    """Places of one shape for a class that needs every host, among others that would fill some hosts with them."""
+    hosts = [host(f"h{number}", gpus=2) for number in range(6)]
+    asked = problem(hosts, [service("spread", 6, max_per_host=1), service("many", 60), service("large", 3, memory_mib=39 * GIB)])
+    answer = plan(asked)
+    assert violations(asked, answer.rows) == []
+    assert len({row[2] for row in answer.rows if row[0] == "spread"}) == 6
+    assert answer.served == {1: 69}
+
+
+def test_a_quota_that_is_used_up_promises_the_next_priority_nothing_broken() -> None:
+    asked = problem(
+        [host("a", gpus=8)],
+        [service("large", 9, priority=2, memory_mib=39 * GIB), service("small", 20)],
+        [{"team": "lin", "memory_mib": (4 * 40 + 39) * GIB}],
+    )
+    answer = plan(asked)
+    assert answer.served == {2: 4, 1: 3}
+    assert answer.bound == {2: 4, 1: 3}
+
+
 def test_a_replica_with_several_gpus_has_them_on_one_host() -> None:
     asked = problem(
         [host("a", gpus=4), host("b", gpus=4)],

@@ -8,11 +8,13 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, Shape, smallest_profiles
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealt
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel, read_problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import most_of_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Program, Session
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import models
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100
@@ -78,6 +80,60 @@ def test_hosts_exchange_until_neither_has_too_much() -> None:
     exchange(options, dealt)
     assert dealt.left[:, 0].tolist() == [0.0, 0.0]
     assert sorted(zip(dealt.klass.tolist(), dealt.host.tolist(), strict=True)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_two_exchanges_together_where_one_makes_something_worse() -> None:
+    # a lacks 1 GiB and has all its CPU used; b has 1 GiB left. The only classes with 1 GiB between them are 2 cores apart, both ways.
+    sizes = {"b-big": (7.0, 30), "b-small": (5.0, 29), "c-big": (5.0, 42), "c-small": (7.0, 42)}
+    hosts = [{"name": name, "model": "a100-80", "gpus": 2, "cpus": 12, "ram_mib": 72 << 10} for name in "ab"]
+    classes = [
+        {
+            "key": key,
+            "team": "t",
+            "priority": 1,
+            "replicas": 1,
+            "isolation": "slice",
+            "memory_mib": memory,
+            "cpus": cpus,
+            "ram_mib": ram << 10,
+        }
+        for (key, (cpus, ram)), memory in zip(sizes.items(), (1000, 1000, 15000, 15000), strict=True)
+    ]
+    options = options_of(read_problem({"models": models(), "hosts": hosts, "classes": classes}))
+    shape = np.asarray([0, 0, 1, 1])
+    slots = np.ones((2, 1, 2), dtype=int)
+    dealt = Dealt(np.arange(4), shape, np.asarray([0, 1, 0, 1]), slots, np.asarray([[0.0, -1.0], [0.0, 1.0]]), np.zeros(2), [])
+    exchange(options, dealt)
+    assert dealt.left.tolist() == [[0.0, 0.0], [0.0, 0.0]]
+    assert dealt.host.tolist() == [1, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("quota", "held", "most"),
+    [
+        pytest.param(10 * 10 - 1, None, {0: 9}, id="the high ones alone leave room for nine and a part"),
+        pytest.param(10 * 10 + 40 * 3 - 1, 10, {0: 2}, id="with all of the high ones, two and a part of the low"),
+        pytest.param(10 * 10 + 40 * 3 - 1, 9, {0: 3}, id="one fewer of the high ones is elsewhere, perhaps"),
+        pytest.param(10 * 10 + 40 * 9, 10, {}, id="room for all"),
+    ],
+)
+def test_what_a_quota_has_room_for_is_counted_in_whole_replicas(quota: int, held: int | None, most: dict[int, int]) -> None:
+    hosts = [{"name": "a", "model": "a100-80", "gpus": 64, "cpus": 999, "ram_mib": 1 << 20}]
+    classes = [
+        {
+            "key": key,
+            "team": "t",
+            "priority": priority,
+            "replicas": replicas,
+            "isolation": "slice",
+            "memory_mib": gib << 10,
+            "compute": compute,
+        }
+        for key, priority, replicas, gib, compute in (("high", 2, 10, 9, 0.0), ("low", 1, 9, 39, 0.4))
+    ]
+    asked = {"models": models(), "hosts": hosts, "classes": classes, "quotas": [{"team": "t", "memory_mib": quota << 10}]}
+    options = options_of(read_problem(asked))
+    assert most_of_teams(options, 2 if held is None else 1, {} if held is None else {2: held}) == most
 
 
 def test_what_is_too_much_even_then_is_taken_off_the_lowest_priority() -> None:
