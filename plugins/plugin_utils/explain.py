@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
 # (services that would have to move, MiB that they have, host, GPU or board, start, profile), and what makes the sentence: the least is
@@ -30,6 +31,8 @@ MAX_GROUPS = 5
 # What was said in one fleet of each kind of need: many services ask for the same, and none of them has a place to give back.
 _WAYS: WeakKeyDictionary[Fleet, dict[tuple[int, tuple[Slice, ...], tuple[str, ...]], Ways]] = WeakKeyDictionary()
 _SAID: WeakKeyDictionary[Fleet, dict[Need, tuple[str, str]]] = WeakKeyDictionary()
+# By what is asked of a GPU: who would have to leave which slices, the fewest first.
+_SLICES: WeakKeyDictionary[Fleet, dict[Need, list[tuple[HostState, tuple[str, ...], Move]]]] = WeakKeyDictionary()
 
 
 def explain(fleet: Fleet, need: Need, replica: int, before: Placement | None) -> tuple[str, str]:
@@ -188,16 +191,17 @@ def _help_host(case: Case) -> Iterator[str]:
 def _help_moves(case: Case) -> Iterator[str]:
     """The fewest services that would have to move: from a place on one GPU, from one GPU, or from several of one host."""
     found: list[Move] = []
-    for host in case.hosts:
-        if host.free.shortage(case.need.resources):
-            continue
+    hosts = [host for host in case.hosts if not host.free.shortage(case.need.resources)]
+    for host in hosts:
         if case.need.isolation == "exclusive":
             found.extend(_whole_moves(case, host))
             continue
         for state in host.gpus:
             found.extend(_gpu_moves(case, state))
-            if case.need.isolation == "slice":
-                found.extend(_slice_moves(case, state))
+    if case.need.isolation == "slice":
+        able = {id(host) for host in hosts}
+        moves = (move for host, owners, move in _slice_moves(case) if id(host) in able and all(map(case.movable, owners)))
+        found.extend(itertools.islice(moves, 1))
     if found:
         yield min(found, key=lambda move: move[0])[1]()
 
@@ -226,17 +230,32 @@ def _could_be(state: GpuState, need: Need) -> bool:
     return need.memory_mib <= gpu.memory_mib - (state.host.shared_reserve_mib if mode == "shared" else 0)
 
 
-def _slice_moves(case: Case, state: GpuState) -> Iterator[Move]:
+def _slice_moves(case: Case) -> list[tuple[HostState, tuple[str, ...], Move]]:
+    """(Host, who would have to leave, the words), the fewest slices first: of all GPUs that may be cut, whoever asks this of one."""
     need = case.need
-    if state.cutter is None or not state.serves(need) or state.refusal("mig") is not None or state.gpu.pin is not None:
-        return
+    bare = replace(need, service="", replicas=1, priority=0, resources=Resources(), ports=(), team="", rules=Rules())
+    known = _SLICES.setdefault(case.fleet, {})
+    if bare not in known:
+        cut = [
+            (host, state)
+            for host in case.hosts
+            for state in host.gpus
+            if state.cutter is not None and state.gpu.pin is None and state.serves(need) and state.refusal("mig") is None
+        ]
+        known[bare] = sorted(
+            (each for host, state in cut for each in _moves_on(case.fleet, host, state, need)), key=lambda each: each[2][0]
+        )
+    return known[bare]
+
+
+def _moves_on(fleet: Fleet, host: HostState, state: GpuState, need: Need) -> Iterator[tuple[HostState, tuple[str, ...], Move]]:
     where = f"{state.host.name} {state.gpu.short}"
-    for start, profile, blockers, memory in _ways(case.fleet, state, _acceptable(state, need)):
-        owners = [state.owners.get(one) for one in blockers]
-        if not all(owner is not None and case.movable(owner) for owner in owners):
-            continue
-        rank = (len(blockers), memory, state.host.name, state.gpu.pci, start, profile)
-        yield rank, partial(_slice_words, where, profile, start, tuple(zip(owners, blockers, strict=True)))
+    for start, profile, blockers, memory in _ways(fleet, state, _acceptable(state, need)):
+        owners = tuple(state.owners[one] for one in blockers if one in state.owners)
+        if len(owners) == len(blockers):
+            rank = (len(blockers), memory, state.host.name, state.gpu.pci, start, profile)
+            held = tuple(zip(owners, blockers, strict=True))
+            yield host, owners, (rank, partial(_slice_words, where, profile, start, held))
 
 
 def _ways(fleet: Fleet, state: GpuState, names: tuple[str, ...]) -> Ways:

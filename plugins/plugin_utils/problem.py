@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import MPS_CLIENTS
@@ -35,15 +35,16 @@ class Resources:
 
     def less(self, other: Resources) -> Resources:
         """What is left; what is not known stays not known. May be negative: an adopted service runs, whatever fits."""
-        left: dict[str, t.Any] = {}
-        for name in (entry.name for entry in fields(self)):
-            have, take = getattr(self, name), getattr(other, name)
-            left[name] = None if have is None else round(have - (take or 0), 6)
-        return Resources(**left)
+        return Resources(
+            None if self.cpus is None else round(self.cpus - (other.cpus or 0), 6),
+            None if self.memory is None else self.memory - (other.memory or 0),
+            None if self.shm is None else self.shm - (other.shm or 0),
+            None if self.disk is None else self.disk - (other.disk or 0),
+        )
 
     def more(self, other: Resources) -> Resources:
         """The reverse of :meth:`less`."""
-        return self.less(Resources(*(-(getattr(other, entry.name) or 0) for entry in fields(other))))
+        return self.less(Resources(-(other.cpus or 0), -(other.memory or 0), -(other.shm or 0), -(other.disk or 0)))
 
     def holds(self, need: Resources) -> bool:
         """Is there no shortage? It is asked for often, so each is written out."""
@@ -56,12 +57,15 @@ class Resources:
 
     def shortage(self, need: Resources) -> dict[str, tuple[float, float]]:
         """Where ``need`` is more than is here: name -> (needed, free)."""
-        short: dict[str, tuple[float, float]] = {}
-        for name in (entry.name for entry in fields(self)):
-            have, want = getattr(self, name), getattr(need, name) or 0
-            if have is not None and want > have:
-                short[name] = (want, have)
-        return short
+        if self.holds(need):
+            return {}
+        pairs = (
+            ("cpus", need.cpus, self.cpus),
+            ("memory", need.memory, self.memory),
+            ("shm", need.shm, self.shm),
+            ("disk", need.disk, self.disk),
+        )
+        return {name: (want or 0, have) for name, want, have in pairs if have is not None and (want or 0) > have}
 
 
 @dataclass(frozen=True)

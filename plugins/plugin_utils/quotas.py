@@ -46,6 +46,7 @@ class Books:
         self._used: dict[str, dict[Key, int]] = {team: dict.fromkeys(self._keys_of(team), 0) for team in self._quotas}
         self._charged: dict[str, tuple[str, Charge]] = {}
         self._answers: dict[str, dict[tuple[Charge, bool], Debit | None]] = {team: {} for team in self._quotas}
+        self._tight: dict[str, dict[int, bool]] = {team: {} for team in self._quotas}
         self._stamps: dict[str, tuple[object, ...]] = {}
         # More than one GPU of the fleet can count, on a board with every word in it.
         self.most: Charge = ()
@@ -118,6 +119,7 @@ class Books:
         space = self._quotas[team].workspace
         for other in (team,) if space is None else self._members[space]:
             self._answers[other].clear()
+            self._tight[other].clear()
             self._stamps.pop(other, None)
 
     def _amounts(self, team: str, charge: Charge) -> dict[Key, int]:
@@ -142,7 +144,10 @@ class Books:
         """May a quota refuse a replica of ``count`` GPUs, whatever it gets? Asked first, because mostly it may not."""
         if not self._used.get(team):
             return False
-        return self.refusal(team, tuple((boards, kind, count * much) for boards, kind, much in self.most)) is not None
+        known = self._tight[team]
+        if count not in known:
+            known[count] = self.refusal(team, tuple((boards, kind, count * much) for boards, kind, much in self.most)) is not None
+        return known[count]
 
     def stamp(self, team: str) -> tuple[object, ...]:
         """Equal while the team may have the same."""
