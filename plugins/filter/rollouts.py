@@ -18,6 +18,7 @@ class FilterModule:
         return {
             "deploy_failures": rollouts.deploy_failures,
             "deploy_held": rollouts.deploy_held,
+            "deploy_later": rollouts.deploy_later,
             "deploy_problem": rollouts.deploy_problem,
             "deploy_reroutes": rollouts.deploy_reroutes,
             "deploy_turn": rollouts.deploy_turn,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import yaml
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import gateway
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_order import waits
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import Changes, Service, Work
 
@@ -89,18 +90,18 @@ def _jobs(changes: Changes, plans: Mapping[str, Data], settings: Settings) -> di
         why = sorted({f"{work.host}: {work.why}" for work in changes.work if work.service == name})
         jobs[gate] = {"extends": ".fleet-approve", "stage": "approve", "variables": {"FLEET_SERVICE": name, "FLEET_WHY": "; ".join(why)}}
     steps = steps_of(changes.work)
-    waits = needs_of(steps)
+    before = needs_of(steps)
     first = {step.host: step.job for step in steps}
     # Requests go to the new place of a replica before it leaves the old one.
-    leaving = {step.host for step in steps if settings.gateways and step.leaves and waits[step.host]}
+    leaving = {step.host for step in steps if settings.gateways and step.leaves and before[step.host]}
     for step in steps:
         needs = [gates[name] for name in sorted({work.service for work in step.works} & {*gates})]
-        needs += [first[host] for host in sorted(waits[step.host])] + (["gateways"] if step.host in leaving else [])
+        needs += [first[host] for host in sorted(before[step.host])] + (["gateways"] if step.host in leaving else [])
         if len(step.works) > 1:
             jobs[step.job] = _together(step, plans, needs, settings)
             needs = [step.job]
         for work in step.works:
-            stage = "after" if len(step.works) > 1 or (step.leaves and waits[step.host]) else "free" if step.leaves else "deploy"
+            stage = "after" if len(step.works) > 1 or (step.leaves and before[step.host]) else "free" if step.leaves else "deploy"
             jobs[name_of(work)] = _job(work, stage, changes.services.get(work.service), plans, needs, settings)
     for host in changes.layouts:
         words = {"FLEET_HOST": host, "FLEET_PLAN": _serial(plans, host)}
@@ -178,33 +179,16 @@ def needs_of(steps: Collection[Step]) -> dict[str, set[str]]:
     What would close a circle (services change places between hosts) is left out. On one host the play itself stops who leaves a slice
     before anybody comes to it.
     """
-    needs: dict[str, set[str]] = {step.host: set() for step in sorted(steps, key=lambda step: step.host)}
+    hosts = sorted(step.host for step in steps)
     coming: dict[str, list[str]] = {}
-    for host in needs:
+    for host in hosts:
         for work in next(step.works for step in steps if step.host == host):
             if work.kind == "deploy":
                 coming.setdefault(work.service, []).append(host)
-    wanted = [(later, earlier) for hosts in coming.values() for earlier, later in itertools.pairwise(hosts)]
+    wanted = [(later, earlier) for several in coming.values() for earlier, later in itertools.pairwise(several)]
     for step in sorted(steps, key=lambda step: step.host):
         wanted += [(step.host, host) for work in step.works if work.kind == "remove" for host in coming.get(work.service, ())]
-    for later, earlier in wanted:
-        if not _reaches(needs, earlier, later):
-            needs[later].add(earlier)
-    return needs
-
-
-def _reaches(needs: Mapping[str, set[str]], start: str, goal: str) -> bool:
-    """Does ``start`` wait for ``goal``, directly or not?"""
-    seen: set[str] = set()
-    rest = [start]
-    while rest:
-        each = rest.pop()
-        if each == goal:
-            return True
-        if each not in seen:
-            seen.add(each)
-            rest.extend(needs[each])
-    return False
+    return waits(hosts, wanted)
 
 
 def _together(step: Step, plans: Mapping[str, Data], needs: Collection[str], settings: Settings) -> dict[str, t.Any]:

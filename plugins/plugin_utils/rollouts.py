@@ -12,12 +12,15 @@ from datetime import datetime
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import device_of, managed, name_of, surge_name
 from ansible_collections.gpuops.fleet.plugins.module_utils.versions import FAILED
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_order import waves
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import HostPlan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site, Surge, Surges
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines
 
 Data = Mapping[str, t.Any]
 
+#: Hosts that wait for longer chains than this have their turns by name.
+LAST_WAVE = 3
 # What the gate asks of a version before it watches whether it stays well.
 _PROVING = ("running", "healthy", "probe", "gpu", "warm_up")
 
@@ -231,6 +234,25 @@ def order_of(record: Data) -> int:
     return 2 if record.get("needed") else 0
 
 
+def deploy_later(hosts: Iterable[str], hostvars: Mapping[str, Data], wave: int | None = None) -> list[str]:
+    """Hosts that gain replicas and wait for others all the same: their own go there, and have to serve there first. In their order.
+
+    ``hostvars``: what the play noted of a host: its turn as ``deploy_order``, and as ``deploy_record`` what ``plan_record`` answered.
+    ``wave``: only those that wait for hosts of the wave before; from :data:`LAST_WAVE` on, all that are left.
+    """
+    records = {host: hostvars[host].get("deploy_record") or {} for host in hosts}
+    found = waves(
+        {host: record.get("gone") or () for host, record in records.items()},
+        {host: record.get("new") or () for host, record in records.items()},
+    )
+    waiting = sorted((min(number, LAST_WAVE), host) for host, number in found.items() if number and _turn(hostvars[host]) == 1)
+    return [host for number, host in waiting if wave in (None, number)]
+
+
+def _turn(noted: Data) -> int:
+    return int(noted.get("deploy_order") or 0)
+
+
 def deploy_failures(hosts: Iterable[str], hostvars: Mapping[str, Data], but: str | None = None) -> list[str]:
     """A line for each host of a deploy that could not be held, or whose turn did not come to a good end.
 
@@ -254,7 +276,7 @@ def deploy_reroutes(hosts: Iterable[str], hostvars: Mapping[str, Data]) -> bool:
     names = list(hosts)
     if deploy_failures(names, hostvars):
         return False
-    return any(hostvars[host].get("deploy_carried") or int(hostvars[host].get("deploy_order") or 0) == 3 for host in names)
+    return any(hostvars[host].get("deploy_carried") or _turn(hostvars[host]) == 3 for host in names)
 
 
 def deploy_held(hosts: Iterable[str], hostvars: Mapping[str, Data], this: str, now: str, seconds: int) -> list[str]:

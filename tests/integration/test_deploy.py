@@ -285,3 +285,20 @@ def test_a_replica_moves_to_a_named_host_and_stays_there(make_site: MakeSite) ->
     assert [task for task, _host in site.done("plan").changed() if task == "Make the plan"] == []
     refused = site.play("move", "-e", "service=ocr", "-e", "replica=2", "-e", f"to={home}")
     assert "there is no replica 2 of ocr: it has 1" in refused.message()
+
+
+def test_whoever_makes_room_for_others_serves_in_its_new_place_before_they_come(make_site: MakeSite) -> None:
+    site = make_site(host_a="a100-80gb:1", host_b="a100-80gb:1")
+    for host in site.hosts:
+        site.variables(host, fleet_gpu_modes=["mig"])
+    site.manifest("ocr", priority=60)
+    site.manifest("speech", gpu={"memory": "30 GiB"}, placement={"apart": ["ocr"]})
+    site.done("deploy")
+    services = {host: site.work / host / "services" for host in site.hosts}
+    assert [sorted(path.name for path in folder.iterdir()) for folder in services.values()] == [["ocr-1"], ["speech-1"]]
+    # All of host-a, which ocr leaves for host-b.
+    site.manifest("speech", gpu={"memory": "30 GiB"})
+    site.manifest("llm", gpu={"memory": "70 GiB"})
+    played = site.done("deploy")
+    assert re.findall(r"^TASK \[Begin the plan\] \*+\nchanged: \[(.+)\]$", played.output, re.MULTILINE) == ["host-b", "host-a"]
+    assert [sorted(path.name for path in folder.iterdir()) for folder in services.values()] == [["llm-1"], ["ocr-1", "speech-1"]]

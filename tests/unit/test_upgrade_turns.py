@@ -16,7 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, upgrade
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import deploy_problem, deploy_reroutes, deploy_turn
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import deploy_later, deploy_problem, deploy_reroutes, deploy_turn
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import facts, gpu_facts, manifest_text
 
 CATALOGUE = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
@@ -254,6 +254,23 @@ def test_a_host_on_which_nothing_changes_has_a_turn_in_a_deploy_and_none_in_an_u
     idle, plan = {"needed": False}, {"services": [{"service": "ocr"}]}
     assert (deploy_turn(idle, plan, None), deploy_turn(idle, plan, None, False)) == (2, 0)
     assert deploy_turn({"needed": True, "new": ["ocr-1"]}, plan, None, False) == 1
+
+
+def test_hosts_that_gain_replicas_wait_until_their_own_serve_elsewhere() -> None:
+    def noted(order: int, new: str = "", gone: str = "") -> dict[str, t.Any]:
+        return {"deploy_order": order, "deploy_record": {"new": new.split(), "gone": gone.split()}}
+
+    # a -> b -> c, d only loses one to a; e changes one where it is.
+    chain = {"a": noted(1, "d-1", "a-1"), "b": noted(1, "a-1", "b-1"), "c": noted(1, "b-1"), "d": noted(3, "", "d-1"), "e": noted(2)}
+    assert deploy_later(chain, chain) == ["b", "a"]
+    assert [deploy_later(chain, chain, wave) for wave in (1, 2, 3)] == [["b"], ["a"], []]
+    # Of a circle, one goes first.
+    circle = {"a": noted(1, "b-1", "a-1"), "b": noted(1, "a-1", "b-1")}
+    assert deploy_later(circle, circle) == ["a"]
+    long = {f"h{number}": noted(1, f"r{number + 1}-1", f"r{number}-1") for number in range(6)}
+    assert [deploy_later(long, long, wave) for wave in (1, 2, 3)] == [["h1"], ["h2"], ["h3", "h4", "h5"]]
+    # Hosts that are not reached have no turn.
+    assert deploy_later({"a": {}, "b": {}}, {"a": {}, "b": {}}) == []
 
 
 def test_gateways_have_their_turn_when_something_came_or_leaves_and_nothing_failed() -> None:

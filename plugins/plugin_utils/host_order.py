@@ -1,0 +1,47 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which hosts wait for which others when plans are carried out, so that replicas are in their new places before they leave the old ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+
+def waits(hosts: Iterable[str], wanted: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """Host -> the hosts that come before it. ``wanted``: (later, earlier); what would close a circle is left out, the last of it."""
+    found: dict[str, set[str]] = {host: set() for host in hosts}
+    for later, earlier in wanted:
+        if not _reaches(found, earlier, later):
+            found[later].add(earlier)
+    return found
+
+
+def waves(old: Mapping[str, Iterable[str]], new: Mapping[str, Iterable[str]]) -> dict[str, int]:
+    """Host -> 0 when it waits for nobody, else one more than those that it waits for: hosts to which its replicas go.
+
+    ``old`` and ``new``: host -> names of the replicas that it has before and after. Hosts of both are in the answer.
+    """
+    hosts = sorted({*old, *new})
+    goes_to = {name: host for host in sorted(new) for name in new[host]}
+    wanted = [(host, goes_to[name]) for host in sorted(old) for name in sorted(old[host]) if goes_to.get(name, host) != host]
+    before = waits(hosts, wanted)
+    found: dict[str, int] = {}
+    while len(found) < len(hosts):
+        ready = [host for host in hosts if host not in found and before[host] <= found.keys()]
+        found |= {host: max((found[each] + 1 for each in before[host]), default=0) for host in ready}
+    return found
+
+
+def _reaches(before: Mapping[str, set[str]], start: str, goal: str) -> bool:
+    """Does ``start`` wait for ``goal``, directly or not?"""
+    seen: set[str] = set()
+    rest = [start]
+    while rest:
+        each = rest.pop()
+        if each == goal:
+            return True
+        if each not in seen:
+            seen.add(each)
+            rest.extend(before[each])
+    return False
