@@ -297,7 +297,8 @@ def test_whoever_makes_room_for_others_serves_in_its_new_place_before_they_come(
     services = {host: site.work / host / "services" for host in site.hosts}
     assert [sorted(path.name for path in folder.iterdir()) for folder in services.values()] == [["ocr-1"], ["speech-1"]]
     # All of host-a, which ocr leaves for host-b.
-    site.manifest("speech", gpu={"memory": "30 GiB"})
+    site.manifest("ocr")
+    site.manifest("speech", gpu={"memory": "30 GiB"}, priority=60)
     site.manifest("llm", gpu={"memory": "70 GiB"})
     played = site.done("deploy")
     assert re.findall(r"^TASK \[Begin the plan\] \*+\nchanged: \[(.+)\]$", played.output, re.MULTILINE) == ["host-b", "host-a"]
