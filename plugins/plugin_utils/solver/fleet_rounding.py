@@ -28,8 +28,8 @@ NEARLY = 1e-6
 REACH = 40
 # How often the rest of a group's shared GPUs is solved anew.
 DIVES = 6
-# The part of the last priority that is not worth the work of finding it.
-SPARE = 8e-5
+# The parts of the last priority that are not worth the work of finding them: before its stage is left, and in whole numbers.
+SPARE, LOOSE = 8e-5, 1.6e-4
 NODES = 1
 PATTERNS = Limits(gap=0.0, nodes=200)
 
@@ -113,9 +113,9 @@ class _Rounding:
             which, shape = numpy.nonzero(patterns)
             program.add_entries(rows.supply[group] + shape, more[which], -patterns[which, shape])
             program.add_entries(rows.gpus + group, more)
-        spare = SPARE * relaxed.amount[self.priority == level].sum() if level == options.levels[-1] else 0.0
+        loose = max(1.1, LOOSE * relaxed.amount[self.priority == level].sum()) if level == options.levels[-1] else 1e-6
         try:
-            found = program.solve(Limits(absolute=max(1.1 if spare else 1e-6, spare), nodes=NODES))
+            found = program.solve(Limits(absolute=loose, nodes=NODES))
         except SolverError:
             # Not found within the limits.
             return False
