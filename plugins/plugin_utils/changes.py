@@ -208,7 +208,7 @@ class _Search:
         known = self.known[alike]
         cause = known.cause
         options = [(word, _named(option, need.service)) for word, option in known.options]
-        raised = self._raised(need) if known.room and self.books.limits(need) and not self.many else None
+        raised = self._raised(need, True) if known.room and self.books.limits(need) and not self.many else None
         options += [] if raised is None else [("quota", raised)]
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options
         changes, served, of = self._first(need, tried, rest[:1])
@@ -277,11 +277,12 @@ class _Search:
             return "quota"
         return "group" if need.rules.all_or_nothing else "port"
 
-    def _raised(self, need: Need) -> Option | None:
-        """The team's quota, and its workspace's, as they have to be for the service, and whoever comes before it, to have a place."""
+    def _raised(self, need: Need, moves: bool) -> Option | None:
+        """The team's quota, and its workspace's, as they have to be for the service, and whoever comes before it, to have a place; ``moves``:
+        others may move for them."""
         freed = self.books.without(need.team)
         problem = replace(self._reduced(need, None), quotas=freed)
-        solution = self._plan(replace(problem, moves=0) if self.many else problem)
+        solution = self._plan(problem if moves else replace(problem, moves=0))
         new = [] if solution is None else [place for place in solution.placements if (place.service, place.replica) not in self.placed]
         return self.books.raised(need, new) if any(place.service == need.service for place in new) else None
 
@@ -410,7 +411,7 @@ class _Search:
         self.share = self.left // 2
         for team in sorted(teams, key=lambda name: (-len(teams[name]), name)):
             last = min((self.scene.needs[service] for service, _number in teams[team]), key=lambda need: (need.priority, need.service))
-            option = self._raised(last)
+            option = self._raised(last, False)
             solution = None if option is None else self._plan(edited(replace(self._reduced(last, None), moves=0), option.edits))
             if option is None or solution is None:
                 continue
