@@ -278,8 +278,10 @@ class _Search:
         return "group" if need.rules.all_or_nothing else "port"
 
     def _raised(self, need: Need, moves: bool) -> Option | None:
-        """The team's quota, and its workspace's, as they have to be for the service, and whoever comes before it, to have a place; ``moves``:
-        others may move for them."""
+        """The team's quota, and its workspace's, as they have to be for the service, and whoever comes before it, to have a place.
+
+        ``moves``: others may move for them.
+        """
         freed = self.books.without(need.team)
         problem = replace(self._reduced(need, None), quotas=freed)
         solution = self._plan(problem if moves else replace(problem, moves=0))

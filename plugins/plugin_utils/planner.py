@@ -116,11 +116,29 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
         left = _Queue(start, found.hints).run()
         one, all_ = (objective(problem, _solution(each, rest, words=False)) for each, rest in ((draft, missing), (start, left)))
         best = start if all_ > one and must <= set(start.placed) else draft
+        again = _without_what_failed(problem, waiting, best, found.most) if not draft.kept else None
+        if again is not None and objective(problem, _solution(*again, words=False)) > max(one, all_):
+            start, left = again
+            best = start
     now = _reached(waiting, best)
     open_ = ((priority, most - now[priority]) for priority, most in sorted(found.most.items(), reverse=True) if most > now[priority])
     # Of lower priorities nothing is known as long as more of a higher one might be served.
     more = tuple(open_)[:1]
     return None if best is draft else (start, left), Proof(more, found.gpus, program.version())
+
+
+def _without_what_failed(problem: Problem, waiting: _Missing, best: Draft, most: Mapping[int, int]) -> tuple[Draft, _Missing] | None:
+    """Room may have been kept for one whom the rules of its service kept out in the end: all once more, without the hope for it."""
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import together
+
+    reached = _reached(waiting, best)
+    failed = next((priority for priority in sorted(most, reverse=True) if reached[priority] < most[priority]), None)
+    if failed is None or failed == min(most):
+        return None
+    start = _begin(problem)
+    ceiling = {priority: reached[priority] for priority in most if priority >= failed}
+    found = together.plan_together(start.fleet, waiting, reached, None, (), ceiling)
+    return None if found is None or not found.better else (start, _Queue(start, found.hints).run())
 
 
 def _reached(waiting: _Missing, draft: Draft) -> Counter[int]:

@@ -9,14 +9,17 @@ import itertools
 import random
 import typing as t
 from collections import Counter
+from dataclasses import replace
 
 import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Need, Problem, Proof, Quota, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import NO_SOLVER, proof_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program, together
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import stand
+from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100, gpu, host, l40s
 
@@ -197,3 +200,14 @@ def test_mixes_of_sharers_fill_a_gpu_and_no_other_fits_beside() -> None:
         assert most >= 0
         assert not any(most and shape[0] <= memory and shape[1] <= compute + 1e-9 for shape in shapes)
     assert together.shares(10**6, 1e6, 64, tuple((size, 0.0) for size in range(1, 12))) is None
+
+
+@pytest.mark.parametrize("seed", [100, 118])
+def test_room_that_was_kept_in_vain_goes_to_others(seed: int) -> None:
+    """With one more GPU the program hopes to serve one more of a priority, which a rule of its service keeps out in the end: those below
+    are not to pay for that hope."""
+    one = small_fleet.world(60, 8, seed)
+    extra = host(gpu(0, "extra", mig=True), name="extra", modes=("mig", "shared", "whole"), sharing=("mps", "time-slice"))
+    more = replace(one, hosts=(*one.hosts, extra))
+    levels = len({each.priority for each in one.needs})
+    assert objective(more, make_plan(more))[:levels] >= objective(one, make_plan(one))[:levels]

@@ -52,6 +52,8 @@ Waiting = Sequence[tuple[Need, int]]
 MOST_MIXES = 1_500
 # A program with more columns than this takes longer than a merge request waits; the plan then says that nothing was proven.
 MOST_COLUMNS = 40_000
+# And of one that is small enough to be solved once more.
+SMALL = 2_000
 _BLUR = 1e-6
 # What one more replica is worth in those of the next lower priority, where whole numbers are looked for.
 _STEP = 30.0
@@ -72,19 +74,26 @@ class Together:
 
 
 def plan_together(
-    fleet: Fleet, waiting: Waiting, reached: Mapping[int, int], opened: int | None = None, must: Collection[Key] = ()
+    fleet: Fleet,
+    waiting: Waiting,
+    reached: Mapping[int, int],
+    opened: int | None = None,
+    must: Collection[Key] = (),
+    ceiling: Mapping[int, int] | None = None,
 ) -> Together | None:
     """The program for those who wait, on a fleet on which nobody of them has a place yet.
 
     ``reached``: priority -> how many of them have been served already by other means; only more than that is of interest. ``opened``: how
-    many GPUs that took, where fewer are of interest too. ``must``: those who have to be served in any case. None where the solver is not
-    there, the fleet is too large for it, or HiGHS has no answer within its limits.
+    many GPUs that took, where fewer are of interest too. ``must``: those who have to be served in any case. ``ceiling``: priority -> no
+    more of it are to be served, because more were tried in vain; ``most`` is no bound then, and only a small fleet is looked at so.
+    None where the solver is not there, the fleet is too large for it, or HiGHS has no answer within its limits.
     """
     if not available() or not waiting:
         return None
     try:
         model = _Model(fleet, waiting, frozenset(must))
-        return model.solved(reached, opened) if model.program.columns <= MOST_COLUMNS else None
+        columns = MOST_COLUMNS if ceiling is None else SMALL
+        return model.solved(reached, opened, ceiling or {}) if model.program.columns <= columns else None
     except (SolverError, FleetError):  # the second: a board on which something stands that its geometry does not know
         return None
 
@@ -304,7 +313,7 @@ class _Model:
             levels[priority] = _Level(columns, row, sum(len(kind.members) for kind in kinds))
         return levels
 
-    def solved(self, reached: Mapping[int, int], opened: int | None) -> Together:
+    def solved(self, reached: Mapping[int, int], opened: int | None, ceiling: Mapping[int, int]) -> Together:
         """Bounds from linear programs, one for each priority; then, where they leave hope, whole numbers out of what those use."""
         session = Session(self.program, _WORK)
         most: dict[int, int] = {}
@@ -312,12 +321,16 @@ class _Model:
         used[[column for group in self.groups for column in group.columns()]] = True
         for priority, level in self.levels.items():
             most[priority] = reached.get(priority, 0)
-            if most[priority] < level.everybody:
+            everybody = min(level.everybody, ceiling.get(priority, level.everybody))
+            if everybody < level.everybody:
+                session.set_row(level.row, 0.0, everybody)
+                self._at_most(everybody, [(column, 1.0) for column in level.columns])
+            if most[priority] < everybody:
                 session.set_costs(self._cost(dict.fromkeys(level.columns, -1.0)))
                 found = session.solve()
                 most[priority] = _whole(-found.objective)
                 used |= found.values > _BLUR
-            session.set_row(level.row, most[priority], level.everybody)
+            session.set_row(level.row, most[priority], everybody)
         gpus: int | None = None
         hope = any(most[priority] > reached.get(priority, 0) for priority in most)
         if opened is not None and not hope:
