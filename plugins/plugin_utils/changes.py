@@ -10,7 +10,7 @@ What is tried is bounded by an amount of work and not by a clock, so the same in
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
@@ -34,7 +34,7 @@ TRIES: t.Final = 8
 #: Work for all services together, in units of about ten microseconds of a controller's core.
 BUDGET: t.Final = 40_000
 #: The same for finding out, for many at once, how many more hosts it takes, or how much quota; and from how many on they are asked at once.
-SHARED_BUDGET: t.Final = 30_000
+SHARED_BUDGET: t.Final = 130_000
 TEAM_BUDGET: t.Final = 110_000
 MANY: t.Final = 24
 #: At most so many GPUs are added to find out how many it takes.
@@ -182,6 +182,8 @@ class _Search:
         self.earlier: dict[tuple[str, int], set[str]] = {}
         self.known: dict[Need, _Known] = {}
         self.movers: list[str] = []
+        # By edits: who has a place in the whole fleet after them.
+        self.whole: dict[tuple[Edit, ...], set[Key] | None] = {}
         self.books = TeamBooks(self.now, self.scene)
         # Of the service that is looked at: replicas that only wait for the others of their group.
         self.words: dict[int, str] = {}
@@ -401,7 +403,21 @@ class _Search:
             found = self._tried(need, self._more_hosts(need, board, middle), replicas)
             best, low, count = (found, low, middle) if found[0] is not None else (best, middle, count)
         known.hosts = count
-        return best
+        if best[0] is None:
+            return best
+        # Others may take these hosts, too: whom they serve is seen in the whole fleet.
+        now = self._placed_with(best[0].edits)
+        served = {number for number in replicas if now is not None and self.placed <= now and (need.service, number) in now}
+        return (best[0], served) if served else (None, set())
+
+    def _placed_with(self, edits: tuple[Edit, ...]) -> set[Key] | None:
+        """Who has a place in the whole fleet after these edits; None when there is no work left to find out."""
+        if edits not in self.whole:
+            share, self.share = self.share, self.left
+            solution = self._plan(edited(self.now, edits))
+            self.share = share
+            self.whole[edits] = None if solution is None else {(place.service, place.replica) for place in solution.placements}
+        return self.whole[edits]
 
     def of_teams(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Key, Proposal]]:
         """Of many that only a quota keeps out, what their team's would have to be for all of them together."""
@@ -425,8 +441,8 @@ class _Search:
                     yield key, replace(teams[team][key], changes=(change,))
 
     def together(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Key, Proposal]]:
-        """Of many that nothing else helps, how many more hosts each takes: all that want one kind of GPU are asked at once; each is told
-        the first of 1, 2, 4, 8 and so on that serves it, with everybody who comes before it served too."""
+        """Of many that nothing else helps, how many more hosts it takes: all that want one kind of GPU are asked at once, the largest kind
+        first, and whoever has a place in the whole fleet with so many is told so."""
         waiting: dict[tuple[str, int, str], dict[Key, Proposal]] = {}
         boards: dict[tuple[str, int, str], tuple[Need, tuple[Host | None, Gpu]]] = {}
         for each in proposals:
@@ -436,21 +452,34 @@ class _Search:
                 kind = (need.environment, need.count, board[1].board)
                 waiting.setdefault(kind, {})[(each.service, each.replica)] = each
                 boards.setdefault(kind, (need, board))
-        self.left = self.share = min(SHARED_BUDGET, self.budget)
-        for kind in sorted(waiting):
-            last = min((self.scene.needs[service] for service, _number in waiting[kind]), key=lambda need: need.priority)
-            # On hosts that are empty there is nobody to move or to give way.
-            problem, count = replace(self._reduced(last, set()), moves=0, preemption=False), 1
-            while waiting[kind] and count * kind[1] <= MOST_GPUS:
-                option = self._more_hosts(*boards[kind], count)
-                solution = self._plan(edited(problem, option.edits), set())
-                if solution is None:
-                    break
-                change = Change(option.kind, option.cost, option.text, option.edits)
-                for key in ((place.service, place.replica) for place in solution.placements):
-                    if key in waiting[kind]:
-                        yield key, replace(waiting[kind].pop(key), changes=(change,))
-                count *= 2
+        self.left = self.share = min(SHARED_BUDGET, 4 * self.budget)
+        for kind in sorted(waiting, key=lambda each: (-len(waiting[each]), each)):
+            option = self._enough_hosts(waiting[kind], *boards[kind])
+            # In the whole fleet others may take these hosts, and what teams lend may change hands: whom it serves is seen there.
+            now = None if option is None else self._placed_with(option.edits)
+            if option is None or now is None:
+                continue
+            change = Change(option.kind, option.cost, option.text, option.edits)
+            for several in waiting.values() if self.placed <= now else ():
+                for key in sorted(now & several.keys()):
+                    yield key, replace(several.pop(key), changes=(change,))
+
+    def _enough_hosts(self, waiting: Collection[Key], need: Need, board: tuple[Host | None, Gpu]) -> Option | None:
+        """The first of 1, 2, 4, 8 and so on more hosts that serve all who wait for their kind, by themselves, or else most of them."""
+        last = min((self.scene.needs[service] for service, _number in waiting), key=lambda each: each.priority, default=need)
+        # On hosts that are empty there is nobody to move or to give way.
+        problem = replace(self._reduced(last, set()), moves=0, preemption=False)
+        best, most, count = None, 0, 1
+        while most < len(waiting) and count * need.count <= MOST_GPUS:
+            option = self._more_hosts(need, board, count)
+            solution = self._plan(edited(problem, option.edits), set())
+            if solution is None:
+                break
+            served = sum((place.service, place.replica) in waiting for place in solution.placements)
+            if served == most and best is not None:
+                break
+            best, most, count = option if served else None, served, 2 * count
+        return best
 
     def _more_hosts(self, need: Need, board: tuple[Host | None, Gpu], count: int) -> Option:
         like, gpu = board

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import typing as t
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Propos
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import CAUSES, COSTS
-from ansible_collections.gpuops.fleet.tests.bench.planner import explanations, planted
+from ansible_collections.gpuops.fleet.tests.bench.planner import explanations, planted, small_fleet
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem
 
 CASES = {case.name: case for case in planted.cases(quick=True)}
@@ -154,3 +155,21 @@ def test_replicas_that_one_change_serves_are_told_it_together_and_the_rest_somet
     asked = problem([host(gpu(0, cordoned=True)), host(l40s(0, "h2"), name="h2")], [need(memory_mib=35000, replicas=3)])
     found = proposals(asked)
     assert [each.changes[0].kind for each in found] == ["uncordon", "uncordon", "hosts"]
+
+
+@pytest.mark.parametrize(("services", "gpus", "seed"), [(160, 16, 2), (300, 48, 2)])
+def test_what_is_told_in_a_crowded_fleet_is_true_of_the_whole_fleet(services: int, gpus: int, seed: int) -> None:
+    """Others who wait take new hosts, too, and what teams lend each other may change hands: neither may make a sentence untrue."""
+    given_ = small_fleet.world(services, gpus, seed)
+    solution = make_plan(given_)
+    again = planned(given_, solution)
+    had = {each.name for each in solution.placements}
+    told_ = [each for each in propose(given_, solution) if each.changes]
+    assert any(each.changes[0].kind == "hosts" for each in told_)
+    after: dict[t.Any, set[str]] = {}
+    for each in told_:
+        change = each.changes[0]
+        if change.edits not in after:
+            after[change.edits] = {place.name for place in make_plan(change.apply(again)).placements}
+        assert f"{each.service}-{each.replica}" in after[change.edits], change.sentence
+        assert had - after[change.edits] <= set(change.lost), change.sentence

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One measured run: a cold Python process that gets plain data and answers with plain data; time and memory are taken from outside."""
+"""One measured run: a cold Python process that gets plain data and answers with plain data; its time is taken from outside."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def cold(module: str, function: str, *arguments: t.Any, hash_seed: int = 0) -> C
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             raise RuntimeError(f"{module}.{function} ended with {process.returncode}")
-        return Cold(pickle.loads(told.read_bytes()), seconds, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+        # Not usage.ru_maxrss: that begins with what this process had when it started the other.
+        peak = int(told.with_suffix(".peak").read_text(encoding="ascii"))
+        return Cold(pickle.loads(told.read_bytes()), seconds, usage.ru_utime + usage.ru_stime, peak / 1024)
 
 
 def _work(given: str, told: str) -> None:
@@ -59,6 +61,9 @@ def _work(given: str, told: str) -> None:
     module, function, arguments = pickle.loads(Path(given).read_bytes())
     answer = getattr(importlib.import_module(module), function)(*arguments)
     Path(told).write_bytes(pickle.dumps(answer))
+    # The kernel's own count of the most that was there at once, in KiB.
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    Path(told).with_suffix(".peak").write_text(status.partition("VmHWM:")[2].split()[0], encoding="ascii")
 
 
 if __name__ == "__main__":
