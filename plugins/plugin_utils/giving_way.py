@@ -19,7 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import stay
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Displacement, Need, Placement
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, share_charge, whole_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, counted, share_charge, whole_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
 # How often moves are tried for one replica, and in one plan.
@@ -337,7 +337,7 @@ class Room:
             if debit.lent:
                 concerned = concerned and theirs.team != need.team and books.borrows(theirs.team, debit.key)
             if concerned and key[0] != need.service and key[0] not in need.rules.together:
-                much = sum(many for board, counted, many in books.charged(place.name) if counted == debit.key[0] and debit.key[1] in board)
+                much = counted(books.charged(place.name), debit.key)
                 if much and draft.movable(place.name) is not None:
                     found.append((theirs.priority, much < debit.short, much if much >= debit.short else -much, key))
         return min(found)[-1] if found else None

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Need, Placement, Problem, Quota
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, counted, key_of_limit
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, Edit, Option
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import unseen_charge
@@ -62,7 +62,9 @@ class TeamBooks:
 
         def less(limit: Limit, teams: set[str]) -> Limit:
             used = sum(much for (team, host), much in self._use_of(limit).items() if team in teams and host not in seen)
-            return replace(limit, most=limit.most - used + sum(_counted(limit, charge) for team, charge in asked if team in teams))
+            return replace(
+                limit, most=limit.most - used + sum(counted(charge, key_of_limit(limit)) for team, charge in asked if team in teams)
+            )
 
         quotas = tuple(replace(each, limits=tuple(less(limit, {each.team}) for limit in each.limits)) for each in problem.quotas)
         spaces = tuple(
@@ -75,7 +77,9 @@ class TeamBooks:
 
     def _grown(self, limit: Limit, teams: set[str], new: Iterable[Placement]) -> Limit:
         """The limit as it has to be for these places to come to what the teams have."""
-        used = sum(_counted(limit, self._charge(place)) for place in (*self._problem.previous, *new) if self._team(place) in teams)
+        used = sum(
+            counted(self._charge(place), key_of_limit(limit)) for place in (*self._problem.previous, *new) if self._team(place) in teams
+        )
         return replace(limit, most=max(limit.most, used))
 
     def _use_of(self, limit: Limit) -> dict[tuple[str, str], int]:
@@ -85,7 +89,7 @@ class TeamBooks:
             found: dict[tuple[str, str], int] = {}
             for place in self._problem.previous:
                 where = (self._team(place), place.host)
-                found[where] = found.get(where, 0) + _counted(limit, self._charge(place))
+                found[where] = found.get(where, 0) + counted(self._charge(place), key_of_limit(limit))
             self._uses[key] = found
         return self._uses[key]
 
@@ -99,10 +103,6 @@ class TeamBooks:
             host, need = self._scene.fleet.hosts.get(place.host), self._scene.needs.get(place.service)
             self._charges[place] = () if need is None else unseen_charge(need) if host is None else host.charge(need, place)
         return self._charges[place]
-
-
-def _counted(limit: Limit, charge: Charge) -> int:
-    return sum(much for board, counted, much in charge if counted == limit.counted and limit.board.lower() in board)
 
 
 def _raises(whose: str, new: Sequence[Limit], old: Sequence[Limit]) -> list[str]:

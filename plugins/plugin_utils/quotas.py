@@ -21,6 +21,16 @@ Key = tuple[Counted, str]
 Charge = tuple[tuple[str, Counted, int], ...]
 
 
+def key_of_limit(limit: Limit) -> Key:
+    """What a limit counts."""
+    return limit.counted, limit.board.lower()
+
+
+def counted(charge: Charge, key: Key) -> int:
+    """How much of what ``key`` counts is in a charge."""
+    return sum(much for board, kind, much in charge if kind == key[0] and key[1] in board)
+
+
 class Debit(t.NamedTuple):
     """A limit that is in the way. ``lent``: the team has not used it up, and others borrow from it what it asks for."""
 
@@ -125,7 +135,7 @@ class Books:
     def _amounts(self, team: str, charge: Charge) -> dict[Key, int]:
         found: dict[Key, int] = {}
         for key in self._used[team]:
-            amount = sum(much for board, counted, much in charge if counted == key[0] and key[1] in board)
+            amount = counted(charge, key)
             if amount:
                 found[key] = amount
         return found
@@ -204,7 +214,7 @@ class Books:
 
 
 def _by_key(limits: Iterable[Limit]) -> dict[Key, int]:
-    return {(limit.counted, limit.board.lower()): limit.most for limit in limits}
+    return {key_of_limit(limit): limit.most for limit in limits}
 
 
 def _size(key: Key, amount: int) -> str:

@@ -23,9 +23,9 @@ if t.TYPE_CHECKING:
 try:
     import highspy
     import numpy
-except ImportError:  # pragma: no cover # in processes of their own: tests/unit/test_solver_absent.py
-    highspy = None  # type: ignore[assignment] # what is not there is None
-    numpy = None  # type: ignore[assignment] # the same
+except ImportError:  # pragma: no cover # seen by tests/unit/test_solver_absent.py in processes that coverage does not follow
+    highspy = None  # type: ignore[assignment] # for mypy it is a module; available() says whether it is
+    numpy = None  # type: ignore[assignment] # as highspy; a fleet is planned without both
 
 # The other modules of this room take numpy from here, for it may be missing.
 __all__ = ["INFINITE", "Limits", "Outcome", "Program", "Session", "SolverError", "available", "numpy", "version"]
