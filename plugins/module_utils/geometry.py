@@ -92,8 +92,7 @@ class Geometry:
         return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()[:12]
 
 
-@dataclass(frozen=True, order=True)
-class Slice:
+class Slice(t.NamedTuple):
     """A GPU instance by what identifies it on its GPU: memory slice where it starts, and profile. Text form ``1g.10gb@4``."""
 
     start: int

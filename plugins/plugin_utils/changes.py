@@ -13,7 +13,7 @@ import typing as t
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan, without_sweeps
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MODE_OF,
     Gpu,
@@ -119,6 +119,7 @@ def told(solution: Solution, proposals: Iterable[Proposal]) -> Solution:
     return replace(solution, unplaced=unplaced)
 
 
+@without_sweeps
 def propose(
     problem: Problem,
     solution: Solution,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -20,8 +20,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, G
 # (services that would have to move, MiB that they have, host, GPU or board, start, profile), and what makes the sentence: the least is
 # the nearest help, and only that is put into words.
 Move = tuple[tuple[int, int, str, str, int, str], Callable[[], str]]
-# (start, profile, the slices that are in its way, their MiB): all that a GPU with these slices could still be asked for.
-Ways = tuple[tuple[int, str, tuple[Slice, ...], int], ...]
 
 # More hosts of one kind than these are counted and not named: a reason is one line.
 MAX_NAMES = 3
@@ -29,7 +27,6 @@ MAX_GROUPS = 5
 
 
 # What was said in one fleet of each kind of need: many services ask for the same, and none of them has a place to give back.
-_WAYS: WeakKeyDictionary[Fleet, dict[tuple[int, tuple[Slice, ...], tuple[str, ...]], Ways]] = WeakKeyDictionary()
 _SAID: WeakKeyDictionary[Fleet, dict[Need, tuple[str, str]]] = WeakKeyDictionary()
 # By what is asked of a GPU: who would have to leave which slices, the fewest first.
 _SLICES: WeakKeyDictionary[Fleet, dict[Need, list[tuple[HostState, tuple[str, ...], Move]]]] = WeakKeyDictionary()
@@ -55,9 +52,8 @@ def _explained(fleet: Fleet, need: Need, replica: int, before: Placement | None)
         there = sorted({host.host.environment for host in fleet.hosts.values()})
         help_ = f"write one of {', '.join(there)}, or set fleet_environment on a host" if there else "this run has no host at all"
         return f"no host has the environment '{need.environment}'", help_
-    name = f"{need.service}-{replica}"
-    reasons = [(host.host.name, _host_reason(fleet, host, need, name)) for host in hosts]
-    case = Case(fleet, [host for host in hosts if not host.host.down], need, name)
+    case = Case(fleet, [host for host in hosts if not host.host.down], need, f"{need.service}-{replica}")
+    reasons = [(host.host.name, _host_reason(case, host)) for host in hosts]
     return _grouped(reasons), next(text for helper in _HELPERS for text in helper(case))
 
 
@@ -84,9 +80,10 @@ def _names(names: Sequence[str]) -> str:
     return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"
 
 
-def _host_reason(fleet: Fleet, host: HostState, need: Need, name: str) -> str:
+def _host_reason(case: Case, host: HostState) -> str:
     if host.host.down:
         return "down"
+    need = case.need
     short = host.free.shortage(need.resources)
     if short:
         return ", ".join(f"needs {_amount(kind, want)} and has {_amount(kind, max(have, 0))} left" for kind, (want, have) in short.items())
@@ -95,15 +92,9 @@ def _host_reason(fleet: Fleet, host: HostState, need: Need, name: str) -> str:
         return rule
     if not host.gpus:
         return "no GPU"
-    open_, counts = 0, Counter[str]()
-    for state in host.gpus:
-        refusal = gpu_refusal(state, need)
-        if refusal is None:
-            open_ += 1
-        else:
-            counts[refusal] += 1
+    open_, counts = case.open(host), Counter(refusal for refusal in case.refusals(host) if refusal is not None)
     if open_ >= need.count:
-        ports = host.choose_ports(need, name, {}, fleet.asked)
+        ports = host.choose_ports(need, case.name, {}, case.fleet.asked)
         return ports if isinstance(ports, str) else f"no {need.count} free GPUs of one board"
     texts = [f"{_gpus(count)} {text}" for text, count in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))]
     return ", ".join([*([f"{_gpus(open_)} free of the {need.count} needed"] if open_ else []), *texts])
@@ -164,6 +155,17 @@ class Case:
     hosts: Sequence[HostState]
     need: Need
     name: str
+    known: dict[str, list[str | None]] = field(default_factory=dict)
+
+    def refusals(self, host: HostState) -> list[str | None]:
+        """What each GPU of a host says (:func:`gpu_refusal`)."""
+        if host.host.name not in self.known:
+            self.known[host.host.name] = [gpu_refusal(state, self.need) for state in host.gpus]
+        return self.known[host.host.name]
+
+    def open(self, host: HostState) -> int:
+        """How many GPUs of a host could take it."""
+        return self.refusals(host).count(None)
 
     def movable(self, owner: str) -> bool:
         """Can ``owner`` be asked to move? Nothing moves an adopted service, and another replica of the same would need the same place."""
@@ -176,7 +178,7 @@ class Case:
 def _help_host(case: Case) -> Iterator[str]:
     """A host whose GPUs would do, and which lacks something else."""
     for host in case.hosts:
-        if sum(gpu_refusal(state, case.need) is None for state in host.gpus) < case.need.count:
+        if case.open(host) < case.need.count:
             continue
         short = host.free.shortage(case.need.resources)
         if short:
@@ -242,32 +244,18 @@ def _slice_moves(case: Case) -> list[tuple[HostState, tuple[str, ...], Move]]:
             for state in host.gpus
             if state.cutter is not None and state.gpu.pin is None and state.serves(need) and state.refusal("mig") is None
         ]
-        known[bare] = sorted(
-            (each for host, state in cut for each in _moves_on(case.fleet, host, state, need)), key=lambda each: each[2][0]
-        )
+        known[bare] = sorted((each for host, state in cut for each in _moves_on(host, state, need)), key=lambda each: each[2][0])
     return known[bare]
 
 
-def _moves_on(fleet: Fleet, host: HostState, state: GpuState, need: Need) -> Iterator[tuple[HostState, tuple[str, ...], Move]]:
+def _moves_on(host: HostState, state: GpuState, need: Need) -> Iterator[tuple[HostState, tuple[str, ...], Move]]:
     where = f"{state.host.name} {state.gpu.short}"
-    for start, profile, blockers, memory in _ways(fleet, state, _acceptable(state, need)):
+    for start, profile, blockers, memory in () if state.cutter is None else state.cutter.ways(state.fixed, _acceptable(state, need)):
         owners = tuple(state.owners[one] for one in blockers if one in state.owners)
         if len(owners) == len(blockers):
             rank = (len(blockers), memory, state.host.name, state.gpu.pci, start, profile)
             held = tuple(zip(owners, blockers, strict=True))
             yield host, owners, (rank, partial(_slice_words, where, profile, start, held))
-
-
-def _ways(fleet: Fleet, state: GpuState, names: tuple[str, ...]) -> Ways:
-    """Remembered: many GPUs are cut in the same way."""
-    known, cutter = _WAYS.setdefault(fleet, {}), state.cutter
-    key = (id(cutter), state.fixed, names)
-    if cutter is not None and key not in known:
-        known[key] = tuple(
-            (start, profile, gone, sum(cutter.profiles[one.profile].memory_mib for one in gone))
-            for start, profile, gone in cutter.ways(state.fixed, names)
-        )
-    return known.get(key, ())
 
 
 def _slice_words(where: str, profile: str, start: int, held: Sequence[tuple[str | None, Slice]]) -> str:

@@ -10,6 +10,7 @@ work; how much is tried has a limit, so that a plan takes its time and no more.
 
 from __future__ import annotations
 
+import itertools
 import typing as t
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
@@ -135,13 +136,19 @@ class Room:
             draft.back(mark)
         return None
 
+    def _there(self, host: HostState) -> list[str]:
+        """Everybody who is on one of its GPUs."""
+        if "there" not in host.answers:
+            host.answers["there"] = sorted({name for state in host.gpus for name in state.names()})
+        there: list[str] = host.answers["there"]
+        return there
+
     def _is_loose(self, host: HostState, need: Need) -> bool:
         """Is there anybody on it who has another place?"""
         if host.host.environment != need.environment:
             return False
         if "kinds" not in host.answers:
-            names = sorted({name for state in host.gpus for name in state.names()})
-            needs = [self._draft.need_of(key) for key in map(self._draft.movable, names) if key is not None]
+            needs = [self._draft.need_of(key) for key in map(self._draft.movable, self._there(host)) if key is not None]
             host.answers["kinds"] = list({self._draft.kind(need): need for need in needs}.values())
         return any(not self._draft.hopeless(need) for need in host.answers["kinds"])
 
@@ -209,12 +216,15 @@ class Room:
             theirs = draft.needs[key[0]].priority
             return theirs < priority if force else theirs <= priority and key[0] not in draft.problem.changed
 
-        there = sorted({name for state in host.gpus for name in state.names()})
+        there = self._there(host)
         rules = self._in_the_way(host, need, there)
         if rules is None or not all(map(may, rules)):
             return
+        most = len(there) if force else draft.problem.moves
         sets = _whole(host, need, may) if need.isolation == "exclusive" else _one(host, need, may)
         for where, names in sets:
+            if len(names) > most:
+                continue
             every = self._with_resources(host, need, {*names, *rules}, there, may)
             if every is None:
                 continue
@@ -259,10 +269,11 @@ class Room:
     def _in_the_way(self, host: HostState, need: Need, there: Sequence[str]) -> list[str] | None:
         """Who is on the host against a rule, or has a port that is asked for; None when it is nobody's leaving that would help."""
         others = self._draft.fleet.rulebook.apart(need)
-        names = [name for name in there if key_of(name)[0] in others]
-        counts = {service: 0 if service in others else count for service, count in host.replicas.items()}
-        if self._draft.fleet.rulebook.refusal(need, counts) is not None:
-            return None
+        names = [name for name in there if key_of(name)[0] in others] if others else []
+        if self._draft.fleet.rulebook.alone(need):
+            counts = {service: 0 if service in others else count for service, count in host.replicas.items()}
+            if self._draft.fleet.rulebook.refusal(need, counts) is not None:
+                return None
         for _name, port in need.ports:
             if port is not None and (holder := host.ports.get(port)) is not None:
                 names.append(holder)
@@ -327,19 +338,18 @@ class Room:
         draft, books = self._draft, self._draft.fleet.books
         if not debit.lent and not draft.problem.preemption:
             return None
-        space = books.workspace(need.team)
+        teams = books.teams(books.workspace(need.team)) if debit.lent or debit.workspace else (need.team,)
+        if debit.lent:
+            teams = [team for team in teams if team != need.team and books.borrows(team, debit.key)]
         found = []
-        for key, place in draft.placed.items():
-            theirs = draft.needs[key[0]]
-            if theirs.priority > need.priority or (theirs.priority == need.priority and not debit.lent):
+        for name, charge in itertools.chain.from_iterable(books.charged(team).items() for team in teams):
+            key = key_of(name)
+            priority = draft.needs[key[0]].priority
+            if priority > need.priority or (priority == need.priority and not debit.lent):
                 continue
-            concerned = books.workspace(theirs.team) == space if debit.lent or debit.workspace else theirs.team == need.team
-            if debit.lent:
-                concerned = concerned and theirs.team != need.team and books.borrows(theirs.team, debit.key)
-            if concerned and key[0] != need.service and key[0] not in need.rules.together:
-                much = counted(books.charged(place.name), debit.key)
-                if much and draft.movable(place.name) is not None:
-                    found.append((theirs.priority, much < debit.short, much if much >= debit.short else -much, key))
+            much = counted(charge, debit.key)
+            if much and key[0] != need.service and key[0] not in need.rules.together and draft.movable(name) is not None:
+                found.append((priority, much < debit.short, much if much >= debit.short else -much, key))
         return min(found)[-1] if found else None
 
 
@@ -407,16 +417,11 @@ def _slices(state: GpuState, need: Need, may: May) -> Iterator[_Found]:
         return
     if state.best_cut(profiles) is not None:
         yield (state.gpu.pci, -1), ()
-    for name in profiles:
-        size = cutter.profiles[name].size
-        for start in cutter.profiles[name].starts:
-            new = Slice(start, name)
-            blockers = [one for one in state.fixed if one.start < start + size and start < one.start + cutter.profiles[one.profile].size]
-            names = [state.owners.get(one, "") for one in blockers]
-            if not blockers or (state.gpu.fixed and blockers != [new]) or not all(each and may(each) for each in names):
-                continue
-            if state.gpu.fixed or cutter.fits(tuple(one for one in state.fixed if one not in blockers), new):
-                yield (state.gpu.pci, start), names
+    for way in cutter.ways(state.fixed, profiles):
+        names = [state.owners.get(one, "") for one in way.gone]
+        # Where the platform decides the slices, one is only given to somebody else.
+        if (not state.gpu.fixed or way.gone == (Slice(way.start, way.profile),)) and all(each and may(each) for each in names):
+            yield (state.gpu.pci, way.start), names
 
 
 def _shares(state: GpuState, need: Need, may: May) -> Iterator[_Found]:

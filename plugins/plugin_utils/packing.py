@@ -8,7 +8,9 @@ Everything is exact combinatorics on one board's geometry, and remembered: a fle
 
 from __future__ import annotations
 
+import typing as t
 from dataclasses import dataclass
+from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile, Slice, find_profile, name_parts
@@ -37,6 +39,15 @@ class Cut:
         return (self.memory_mib, self.slices, not self.reuse, self.dropped, self.loss, self.slice.start)
 
 
+class Way(t.NamedTuple):
+    """A place for a slice, and the slices that would have to go for it, of ``memory_mib`` together."""
+
+    start: int
+    profile: str
+    gone: Slices
+    memory_mib: int
+
+
 class Cutter:
     """All that can be asked about one geometry."""
 
@@ -50,6 +61,7 @@ class Cutter:
         self._weights: dict[Slices, int] = {}
         self._acceptable: dict[tuple[int, float | None, str | None], tuple[str, ...]] = {}
         self._cuts: dict[tuple[Slices, Slices, Slices, tuple[str, ...], bool], Cut | None] = {}
+        self._ways: dict[tuple[Slices, tuple[str, ...]], list[Way]] = {}
 
     def acceptable(self, memory_mib: int, compute: float | None, name: str | None) -> tuple[str, ...]:
         """Names of the profiles that serve a need. Without a name, only plain ones: engines of others are left to who asks for them."""
@@ -95,15 +107,20 @@ class Cutter:
                 left.append(one)
         return taken, tuple(left)
 
-    def ways(self, fixed: Slices, names: tuple[str, ...]) -> list[tuple[int, str, Slices]]:
-        """(start, profile, those of ``fixed`` that would have to go) of each place of these profiles where nothing else is in the way."""
+    def ways(self, fixed: Slices, names: tuple[str, ...]) -> list[Way]:
+        """Each place of these profiles where nothing is in the way but some of ``fixed``."""
+        if (fixed, names) not in self._ways:
+            self._ways[(fixed, names)] = self._found_ways(fixed, names)
+        return self._ways[(fixed, names)]
+
+    def _found_ways(self, fixed: Slices, names: tuple[str, ...]) -> list[Way]:
         found = []
         for name in names:
             size = self.profiles[name].size
             for start in self.profiles[name].starts:
                 gone = tuple(one for one in fixed if one.start < start + size and start < one.start + self.profiles[one.profile].size)
                 if gone and self.fits(tuple(one for one in fixed if one not in gone), Slice(start, name)):
-                    found.append((start, name, gone))
+                    found.append(Way(start, name, gone, sum(self.profiles[one.profile].memory_mib for one in gone)))
         return found
 
     def weight(self, fixed: Slices) -> int:
@@ -135,3 +152,9 @@ class Cutter:
         taken, left = added
         loss = self.weight(fixed) - self.weight(taken)
         return [Cut(new, profile.memory_mib, profile.slices, reuse, len(spare) - len(left) - (new in spare), loss, left)]
+
+
+@lru_cache(maxsize=256)
+def cutter_of(geometry: Geometry | None) -> Cutter | None:
+    """The one for this geometry, if a board has one: what it has found out serves every plan that this process makes."""
+    return None if geometry is None else Cutter(geometry)

@@ -10,7 +10,7 @@ limit. All teams of a workspace together have at most what the workspace has. A 
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Counted, Limit, Quota, Workspace
@@ -55,9 +55,12 @@ class Books:
                 self._members.setdefault(quota.workspace, []).append(team)
         self._used: dict[str, dict[Key, int]] = {team: dict.fromkeys(self._keys_of(team), 0) for team in self._quotas}
         self._charged: dict[str, tuple[str, Charge]] = {}
-        self._answers: dict[str, dict[tuple[Charge, bool], Debit | None]] = {team: {} for team in self._quotas}
-        self._tight: dict[str, dict[int, bool]] = {team: {} for team in self._quotas}
+        self._names: dict[str, dict[str, Charge]] = {team: {} for team in self._quotas}
+        # What was answered to each team, until something changes that counts for it.
+        self._answers: dict[str, dict[object, t.Any]] = {team: {} for team in self._quotas}
         self._stamps: dict[str, tuple[object, ...]] = {}
+        # By workspace: of each limit what its teams have used, what of it is beyond their own limits, and what those that lend have left.
+        self._sums: dict[str | None, dict[Key, tuple[int, int, int]]] = {}
         # More than one GPU of the fleet can count, on a board with every word in it.
         self.most: Charge = ()
 
@@ -110,26 +113,36 @@ class Books:
         """A replica takes this."""
         if team in self._used:
             self._charged[name] = (team, charge)
+            self._names[team][name] = charge
             self._add(team, charge, 1)
 
     def strike(self, name: str) -> tuple[str, Charge] | None:
         """A replica gives back what it took; what that was."""
         found = self._charged.pop(name, None)
         if found is not None:
+            del self._names[found[0]][name]
             self._add(*found, -1)
         return found
 
-    def charged(self, name: str) -> Charge:
-        """What a replica has taken."""
-        return self._charged.get(name, ("", ()))[1]
+    def charged(self, team: str) -> Mapping[str, Charge]:
+        """What each replica of a team has taken, by name."""
+        return self._names.get(team, {})
+
+    def teams(self, space: str | None) -> Sequence[str]:
+        """The teams of a workspace."""
+        return () if space is None else self._members.get(space, ())
+
+    def known(self, team: str) -> dict[object, t.Any]:
+        """What was answered to a team, by question, until something changes that counts for it. Of a team with limits (:meth:`limited`)."""
+        return self._answers[team]
 
     def _add(self, team: str, charge: Charge, sign: int) -> None:
         for key, amount in self._amounts(team, charge).items():
             self._used[team][key] += sign * amount
         space = self._quotas[team].workspace
+        self._sums.pop(space, None)
         for other in (team,) if space is None else self._members[space]:
             self._answers[other].clear()
-            self._tight[other].clear()
             self._stamps.pop(other, None)
 
     def _amounts(self, team: str, charge: Charge) -> dict[Key, int]:
@@ -148,16 +161,18 @@ class Books:
         if asked not in answers:
             found = (self._refused(team, key, amount, own) for key, amount in sorted(self._amounts(team, charge).items()))
             answers[asked] = next((debit for debit in found if debit is not None), None)
-        return answers[asked]
+        answer: Debit | None = answers[asked]
+        return answer
 
     def tight(self, team: str, count: int = 1) -> bool:
         """May a quota refuse a replica of ``count`` GPUs, whatever it gets? Asked first, because mostly it may not."""
         if not self._used.get(team):
             return False
-        known = self._tight[team]
+        known = self._answers[team]
         if count not in known:
             known[count] = self.refusal(team, tuple((boards, kind, count * much) for boards, kind, much in self.most)) is not None
-        return known[count]
+        tight: bool = known[count]
+        return tight
 
     def stamp(self, team: str) -> tuple[object, ...]:
         """Equal while the team may have the same."""
@@ -193,24 +208,33 @@ class Books:
 
     def _over_workspace(self, space: str, team: str, key: Key, amount: int) -> Debit | None:
         most = self._spaces.get(space, {}).get(key)
-        used = sum(self._used[other][key] for other in self._members[space])
-        if most is None or used + amount <= most:
+        if most is None or (used := self._sum(space, key)[0]) + amount <= most:
             return None
         words = f"workspace {space} has used {_size(key, used)} of its {_limit(key, most)} (fleet_quotas)"
         return Debit(words, team, key, used + amount - most, workspace=space)
 
-    def _with(self, other: str, key: Key, team: str, amount: int) -> int:
-        return self._used[other][key] + (amount if other == team else 0)
+    def _sum(self, space: str, key: Key) -> tuple[int, int, int]:
+        known = self._sums.setdefault(space, {})
+        if key not in known:
+            teams = self._members[space]
+            own = [team for team in teams if key in self._limits[team]]
+            limits = [(self._limits[team][key], self._used[team][key], self._quotas[team].lend) for team in own]
+            beyond = sum(max(0, used - limit) for limit, used, lends in limits)
+            left = sum(max(0, limit - used) for limit, used, lends in limits if lends)
+            known[key] = (sum(self._used[team][key] for team in teams), beyond, left)
+        return known[key]
 
     def _lent(self, space: str, key: Key, team: str = "", amount: int = 0) -> int:
         """What the teams of a workspace have beyond their own limits, once ``team`` has that much more."""
-        members = [other for other in self._members[space] if key in self._limits[other]]
-        return sum(max(0, self._with(other, key, team, amount) - self._limits[other][key]) for other in members)
+        limit, used = self._limits.get(team, {}).get(key), self.used(team, key)
+        more = 0 if limit is None else max(0, used + amount - limit) - max(0, used - limit)
+        return self._sum(space, key)[1] + more
 
     def _lendable(self, space: str, key: Key, team: str = "", amount: int = 0) -> int:
-        """What those that lend have not used."""
-        members = [other for other in self._members[space] if key in self._limits[other] and self._quotas[other].lend]
-        return sum(max(0, self._limits[other][key] - self._with(other, key, team, amount)) for other in members)
+        """What those that lend have not used, once ``team`` has that much more."""
+        limit, used = self._limits.get(team, {}).get(key), self.used(team, key)
+        less = 0 if limit is None or not self._quotas[team].lend else max(0, limit - used) - max(0, limit - used - amount)
+        return self._sum(space, key)[2] - less
 
 
 def _by_key(limits: Iterable[Limit]) -> dict[Key, int]:

@@ -223,9 +223,8 @@ class Scene:
         key = (id(cutter), state.fixed, tuple(sorted(state.owners.items())), names)
         if key not in self._ways:
             found = []
-            for start, profile, gone in cutter.ways(state.fixed, names):
+            for start, profile, gone, memory in cutter.ways(state.fixed, names):
                 if all(one in state.owners for one in gone):
-                    memory = sum(cutter.profiles[one.profile].memory_mib for one in gone)
                     asked = sum(self.hard_to_ask(state.owners[one]) for one in gone)
                     found.append((asked, len(gone), memory, start, profile, gone))
             self._ways[key] = min(found)[-1] if found else None

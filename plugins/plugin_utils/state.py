@@ -8,8 +8,8 @@ from __future__ import annotations
 import typing as t
 from collections.abc import Iterable, Mapping, Set
 
-from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut, Cutter, Slices
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut, Cutter, Slices, cutter_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.placement_rules import Rulebook
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MPS,
@@ -193,9 +193,13 @@ class GpuState:
         if self.cutter is None:
             return ()
         names = self.cutter.acceptable(need.memory_mib, need.compute, need.profile)
-        if not self.books.tight(need.team):
+        if not names or not self.books.tight(need.team):
             return names
-        return tuple(name for name in names if self.books.refusal(need.team, self.slice_charge(name)) is None)
+        known, asked = self.books.known(need.team), ("profiles", self.gpu.board, id(self.cutter), names)
+        if asked not in known:
+            known[asked] = tuple(name for name in names if self.books.refusal(need.team, self.slice_charge(name)) is None)
+        allowed: tuple[str, ...] = known[asked]
+        return allowed
 
     def slice_charge(self, profile: str) -> Charge:
         """What a slice of this profile counts against a quota."""
@@ -213,8 +217,9 @@ class GpuState:
         if need.isolation == "exclusive":
             return self.books.refusal(need.team, whole_charge([(self.gpu.board, self.gpu.memory_mib)] * need.count))
         names = () if self.cutter is None else self.cutter.acceptable(need.memory_mib, need.compute, need.profile)
-        debits = [self.books.refusal(need.team, self.slice_charge(name)) for name in names]
-        return None if not debits or None in debits else debits[0]
+        if not names or self.profiles(need):
+            return None
+        return self.books.refusal(need.team, self.slice_charge(names[0]))
 
     def crowded(self, need: Need) -> bool:
         """Has it as many replicas of the service as one GPU may have?"""
@@ -322,8 +327,10 @@ class HostState:
         return chosen
 
     def _free_port(self, replica: str, taken: Set[int], asked: frozenset[int]) -> int | None:
-        free = (port for port in self.host.ports if port not in taken and port not in asked)
-        return next((port for port in free if self.port_refusal(port, replica) is None), None)
+        for port in self.host.ports:
+            if port not in taken and port not in asked and self.port_refusal(port, replica) is None:
+                return port
+        return None
 
     def seat(self, need: Need, placement: Placement) -> None:
         """Book what a replica takes besides its GPUs."""
@@ -365,12 +372,11 @@ class Fleet:
         boards = " ".join(sorted({gpu.board for gpu in every}))  # every word of a quota that any board has is in this one
         slices = max((gpu.geometry.memory_slices for gpu in every if gpu.geometry is not None), default=0)
         self.books.most = ((boards, "memory", largest), (boards, "slices", slices), (boards, "gpus", 1))
-        self.cutters: dict[Geometry, Cutter] = {}
         self.hosts: dict[str, HostState] = {}
         for each in sorted(problem.hosts, key=lambda host: host.name):
             gpus = () if each.down else each.gpus
             self.hosts[each.name] = HostState(
-                each, [GpuState(gpu, each, self._cutter(gpu), self.books) for gpu in gpus], self.books, self.rulebook
+                each, [GpuState(gpu, each, cutter_of(gpu.geometry), self.books) for gpu in gpus], self.books, self.rulebook
             )
         wanted = {need.service: need.replicas for need in problem.needs}
         for placement in sorted(problem.previous, key=lambda each: each.rank):
@@ -390,10 +396,3 @@ class Fleet:
     def kind(self, what: tuple[t.Any, ...]) -> int:
         """A number for each kind of need, for it is asked for often."""
         return self._kinds.setdefault(what, len(self._kinds))
-
-    def _cutter(self, gpu: Gpu) -> Cutter | None:
-        if gpu.geometry is None:
-            return None
-        if gpu.geometry not in self.cutters:
-            self.cutters[gpu.geometry] = Cutter(gpu.geometry)
-        return self.cutters[gpu.geometry]
