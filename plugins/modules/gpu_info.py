@@ -476,7 +476,8 @@ facts:
         nvlink:
           description:
             - PCI addresses of the GPUs of this host that NVLink joins this one with, whether by a bridge or through switches.
-            - V(none) where that is not known. The driver or the board does not tell, or the GPU is in MIG mode, in which it reaches no other.
+            - V(none) where that is not known. The driver or the board does not tell, or the GPU is in MIG mode, in which it reaches
+              no other.
           returned: always
           type: list
           elements: str
