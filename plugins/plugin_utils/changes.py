@@ -13,7 +13,7 @@ import typing as t
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join, peers_of, width
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join, new_gpus, width
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MODE_OF,
@@ -519,14 +519,7 @@ class _Search:
 
 def _host(need: Need, like: Host | None, gpu: Gpu, name: str) -> Host:
     """A host with empty GPUs of this kind, as many as one replica needs, and no other limit."""
-    uuids = [f"GPU-{name}-{number}" for number in range(need.count)]
-    links = peers_of(uuids, need.count if width(gpu) >= need.count else 1) if must_join(need) else {}
-    gpus = tuple(
-        Gpu(
-            uuid, f"0000:{number + 1:02x}:00.0", gpu.board, gpu.memory_mib, gpu.geometry, mps_clients=gpu.mps_clients, links=links.get(uuid)
-        )
-        for number, uuid in enumerate(uuids)
-    )
+    gpus = new_gpus(gpu, [f"GPU-{name}-{number}" for number in range(need.count)], need.count if must_join(need) else None)
     more: dict[str, t.Any] = {} if like is None else {"shared_reserve_mib": like.shared_reserve_mib, "ports": like.ports}
     modes = tuple(sorted({MODE_OF[need.isolation], *(() if like is None else like.modes)}))
     free = Resources(None, None, None, None)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import typing as t
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from operator import add
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Need
@@ -66,7 +67,7 @@ def _one_by_one(free: Sequence[GpuState], count: int) -> States:
     while len(taken) < count:
         best = min(rest.values(), key=rank)
         taken.append(rest.pop(best.gpu.uuid))
-    return tuple(taken)
+    return tuple(sorted(taken, key=lambda state: (*_effort(state), state.gpu.pci)))
 
 
 def best_joined(states: Sequence[GpuState], count: int, cost: Callable[[GpuState], Cost]) -> States | None:
@@ -144,7 +145,10 @@ def width(gpu: Gpu) -> int:
     return len(gpu.links or ()) + 1
 
 
-def peers_of(uuids: Sequence[str], most: int) -> dict[str, tuple[str, ...]]:
-    """Of GPUs that are not there yet, with whom each would be joined, where NVLink joins ``most`` at once: the first so many, and so on."""
-    sets = [uuids[first : first + most] for first in range(0, len(uuids), most)]
-    return {uuid: tuple(other for other in each if other != uuid) for each in sets for uuid in each}
+def new_gpus(like: Gpu, uuids: Sequence[str], most: int | None) -> tuple[Gpu, ...]:
+    """Empty GPUs of a kind that are not there yet. NVLink joins ``most`` of them at once, the first so many, and so on; None: nobody
+    knows."""
+    several = [uuids[first : first + most] for first in range(0, len(uuids), most)] if most else []
+    peers = {uuid: tuple(other for other in each if other != uuid) for each in several for uuid in each}
+    plain = Gpu("", "", like.board, like.memory_mib, like.geometry, mps_clients=like.mps_clients)
+    return tuple(replace(plain, uuid=uuid, pci=f"0000:{number + 1:02x}:00.0", links=peers.get(uuid)) for number, uuid in enumerate(uuids))

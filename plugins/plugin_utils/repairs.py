@@ -167,7 +167,12 @@ class Scene:
         addresses = {pci for _cost, pci, _blockers in cheapest}
         if joined([state for state in able if state.gpu.pci in addresses]) is not True:
             text = f"leave 'nvlink: required' out: {host.host.name} has the GPUs for it"
-            yield (*together, Blocker("nvlink", (option_of("nvlink", text, Edit("service", need.service, "nvlink", "preferred")),)))
+            options = [option_of("nvlink", text, Edit("service", need.service, "nvlink", "preferred"))]
+            fewer = (count for count in range(need.count - 1, 1, -1) if best_joined(able, count, lambda _state: ()))
+            if (most := next(fewer, None)) is not None:
+                text = f"ask for {most} GPUs in place of {need.count} ('count'): NVLink joins no more with each other on {host.host.name}"
+                options.append(option_of("count", text, Edit("service", need.service, "count", most), more=1 - most / need.count))
+            yield (*together, Blocker("nvlink", tuple(options)))
 
     def _all_gpus(self, host: HostState, bare: Need) -> tuple[tuple[Blocker, ...] | None, ...]:
         """What is in the way on each GPU."""

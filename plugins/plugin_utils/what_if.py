@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Field, Size, Strict, check
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import peers_of, width
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import new_gpus, width
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Problem, Resources, Solution
@@ -221,8 +221,7 @@ def _more(problem: Problem, catalogue: Catalogue, kind: _Kind, gpus: int, name: 
 
     def gpus_of(number: int) -> tuple[Gpu, ...]:
         uuids = [f"GPU-{name}-{number:04}-{index}" for index in range(min(kind.gpus, gpus - number * kind.gpus))]
-        links = {} if gpu.links is None else peers_of(uuids, width(gpu))
-        return tuple(replace(gpu, uuid=uuid, pci=f"0000:{index + 1:02x}:00.0", links=links.get(uuid)) for index, uuid in enumerate(uuids))
+        return new_gpus(gpu, uuids, None if gpu.links is None else width(gpu))
 
     return [
         Host(name=f"{name}-{number:04}", environment=environment, gpus=gpus_of(number), capacity=capacity, **more)
