@@ -61,8 +61,7 @@ def _one_by_one(free: Sequence[GpuState], count: int) -> States:
     rest = {state.gpu.uuid: state for state in free}
 
     def rank(state: GpuState) -> tuple[t.Any, ...]:
-        inside = sum(one.gpu.uuid in state.peers for one in taken)
-        return (*_effort(state), -inside, sum(uuid in rest for uuid in state.peers), state.gpu.pci)
+        return (*_effort(state), sum(uuid in rest for uuid in state.peers), state.gpu.pci)
 
     while len(taken) < count:
         best = min(rest.values(), key=rank)

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Proposal, edited, planned, propose
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import host_of, need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, joined, most_sets, new_gpus
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
@@ -23,9 +24,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move, m
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Placement, Problem, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Hint, Host, Need, Placement, Problem, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import together
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import WhatIf, boards_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import reason_lines, why_here
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
@@ -175,6 +176,31 @@ def test_others_move_out_of_a_joined_set() -> None:
     assert len(places) == 3
 
 
+def test_services_that_differ_in_this_alone_are_not_taken_for_one_another() -> None:
+    strict = [whole(name, nvlink="required", priority=priority) for name, priority in (("aa", 90), ("dd", 10))]
+    loose = [whole(name, priority=50) for name in ("bb", "cc")]
+    assert sorted(solved(problem([a100s(4)], [*strict, *loose]))) == ["bb-1", "cc-1"]
+
+
+def test_a_gpu_whose_peers_are_in_use_or_that_is_in_use_itself_parts_nothing() -> None:
+    """Of two that serve a slice already, or whose other half does, both are as good: the first is taken."""
+    fleet = [a100s(4, (0, 2), (1, 3), modes=("mig", "whole"))]
+    there = [place("aa", "1:1g.10gb@0"), place("bb", "2:1g.10gb@0")]
+    given_ = problem(fleet, [need("aa"), need("bb"), need("cc")], there)
+    assert solved(given_)["cc-1"].startswith("h1/1:")
+    there = [place("aa", "3", mode="whole"), place("bb", "2", mode="whole")]
+    given_ = problem(fleet, [whole("aa", 1), whole("bb", 1), need("cc")], there)
+    assert solved(given_)["cc-1"].startswith("h1/0:")
+
+
+def test_a_place_that_was_found_elsewhere_is_taken_only_if_it_is_joined() -> None:
+    one = whole(nvlink="required")
+    given_ = problem([a100s(4, *PAIRS)], [one])
+    draft = Draft(given_, Fleet(given_), {})
+    assert draft.place_at(one, 1, Hint("h1", ("GPU-h1-0", "GPU-h1-1"))) is None
+    assert draft.place_at(one, 1, Hint("h1", ("GPU-h1-0", "GPU-h1-2"))) is not None
+
+
 # The solver
 
 
@@ -256,6 +282,19 @@ def test_fewer_gpus_that_are_joined_are_the_other_change() -> None:
         ("nvlink", "leave 'nvlink: required' out: h1 has the GPUs for it"),
         ("count", "ask for 3 GPUs in place of 4 ('count'): NVLink joins no more with each other on h1"),
     ]
+
+
+def test_a_host_that_lacks_something_else_too_is_not_said_to_have_room() -> None:
+    given_ = problem([a100s(4)], [whole(nvlink="required", ports=(("http", 22),))])
+    (missing,) = make_plan(given_).unplaced
+    assert missing.help == "leave 'nvlink: required' out: h1 has the GPUs for it"
+
+
+def test_whoever_has_a_joined_set_is_named_and_not_whoever_has_the_first_gpus() -> None:
+    there = [place("aa", "0", mode="whole"), place("bb", "2", mode="whole"), place("cc", "1", mode="whole")]
+    others = [whole(name, 1) for name in ("aa", "bb", "cc")]
+    (missing,) = make_plan(problem([a100s(4, (0, 2))], [*others, whole(nvlink="required")], there)).unplaced
+    assert missing.help == "h1 has 2 GPUs (a100-sxm4-80gb) for it only if aa-1, bb-1 move"
 
 
 def test_where_the_facts_do_not_tell_the_reason_says_so_and_what_to_do() -> None:
