@@ -25,7 +25,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import obje
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Hint, Host, Need, Placement, Problem, Resources, Rules
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import together
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program, together
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import WhatIf, boards_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import reason_lines, why_here
@@ -176,7 +176,10 @@ def test_others_move_out_of_a_joined_set() -> None:
     assert len(places) == 3
 
 
-def test_services_that_differ_in_this_alone_are_not_taken_for_one_another() -> None:
+@pytest.mark.parametrize("solver", [True, False])
+def test_services_that_differ_in_this_alone_are_not_taken_for_one_another(solver: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not solver:
+        monkeypatch.setattr(program, "highspy", None)
     strict = [whole(name, nvlink="required", priority=priority) for name, priority in (("aa", 90), ("dd", 10))]
     loose = [whole(name, priority=50) for name in ("bb", "cc")]
     assert sorted(solved(problem([a100s(4)], [*strict, *loose]))) == ["bb-1", "cc-1"]
@@ -188,8 +191,10 @@ def test_a_gpu_whose_peers_are_in_use_or_that_is_in_use_itself_parts_nothing() -
     there = [place("aa", "1:1g.10gb@0"), place("bb", "2:1g.10gb@0")]
     given_ = problem(fleet, [need("aa"), need("bb"), need("cc")], there)
     assert solved(given_)["cc-1"].startswith("h1/1:")
-    there = [place("aa", "3", mode="whole"), place("bb", "2", mode="whole")]
-    given_ = problem(fleet, [whole("aa", 1), whole("bb", 1), need("cc")], there)
+    there = [place("aa", "1:1g.10gb@0"), place("bb", "2:1g.10gb@0"), place("dd", "0", mode="whole")]
+    given_ = problem(fleet, [need("aa"), need("bb"), need("cc"), whole("dd", 1)], there)
+    assert solved(given_)["cc-1"].startswith("h1/1:")
+    given_ = problem([a100s(4, (0, 2))], [whole("bb", 1), need("cc")], [place("bb", "2", mode="whole")])
     assert solved(given_)["cc-1"].startswith("h1/0:")
 
 
@@ -241,6 +246,32 @@ def test_places_that_were_found_together_are_joined_too(monkeypatch: pytest.Monk
     assert all({uuid.rpartition("-")[2] for uuid in hint.gpus} in sets for hint in several)
 
 
+def test_of_what_the_program_leaves_whole_joined_gpus_are_together() -> None:
+    """Slices fill two GPUs of four; the two that stay whole are a pair, and nobody is left over but who needs three."""
+    small = [need("s0", memory_mib=15000, replicas=2), need("s1", memory_mib=9000, replicas=5)]
+    three = whole("many", 3)
+    places = solved(problem([a100s(4, (0, 3), (1, 2))], [*small, three, whole(nvlink="required")]))
+    assert len(places) == 8
+    assert places["train-1"] == "h1/0,3"
+
+
+def test_whoever_has_to_be_joined_gets_what_the_program_meant_for_it() -> None:
+    fleet = [a100s(4, *PAIRS), a100s(4, (0, 3), (1, 2), name="h2")]
+    singles = [whole("ones", 1, replicas=3), need("s0", memory_mib=30000, replicas=2)]
+    both = [whole("aa", nvlink="required"), whole("bb", nvlink="required", replicas=3)]
+    places = solved(problem(fleet, [*singles, *both]))
+    assert len(places) == 7
+    assert "aa-1" in places
+
+
+def test_what_one_may_have_proves_nothing_for_another_that_asks_for_joined_gpus() -> None:
+    """One that takes any two has them, and there are two more: the bound does not hope for one who needs joined ones."""
+    solution = make_plan(problem([a100s(4)], [whole("aa"), whole("bb", nvlink="required")]))
+    assert [each.service for each in solution.placements] == ["aa"]
+    assert solution.proof is not None
+    assert solution.proof.more == ()
+
+
 def test_a_plan_whose_replicas_are_joined_is_worth_more() -> None:
     given_ = problem([a100s(4, *PAIRS)], [whole()])
     solution = make_plan(given_)
@@ -285,7 +316,7 @@ def test_fewer_gpus_that_are_joined_are_the_other_change() -> None:
 
 
 def test_a_host_that_lacks_something_else_too_is_not_said_to_have_room() -> None:
-    given_ = problem([a100s(4)], [whole(nvlink="required", ports=(("http", 22),))])
+    given_ = problem([a100s(4, listening=frozenset({22}))], [whole(nvlink="required", ports=(("http", 22),))])
     (missing,) = make_plan(given_).unplaced
     assert missing.help == "leave 'nvlink: required' out: h1 has the GPUs for it"
 
