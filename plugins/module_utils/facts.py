@@ -40,6 +40,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import (
     NvmlError,
     Process,
 )
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_links import read_links
 from ansible_collections.gpuops.fleet.plugins.module_utils.version import VERSION
 
 SCHEMA = 1
@@ -68,6 +69,7 @@ _UNREAD: _Facts = dict.fromkeys(
         "memory_mib",
         "memory_used_mib",
         "mig",
+        "nvlink",
         "temperature_c",
         "power_w",
         "power_limit_w",
@@ -211,8 +213,11 @@ class _GpuReader:
     def _read_gpus(self, nvml: Nvml) -> None:
         if HOLDERS in self.options.gather:
             self._files = self.notes.attempt("holders", lambda: open_files(self.options.proc_root))
-        for found in nvml.devices():
-            self.gpus.append(self._read_gpu(nvml, found))
+        every = [(self._read_gpu(nvml, found), found) for found in nvml.devices()]
+        refusal = read_links(nvml, [(gpu, found.handle) for gpu, found in every if found.error is None])
+        if refusal is not None:
+            self.notes.lines.append(f"nvlink: {refusal}")
+        self.gpus = [gpu for gpu, _found in every]
         self._name_the_lost()
         self.gpus.sort(key=lambda gpu: (gpu["pci"] is None, gpu["pci"] or "", gpu["index"]))
 

@@ -52,6 +52,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import (
     pci_address,
     profile_name,
 )
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_links import LinkCalls
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_load import LoadCalls
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_settings import SettingsCalls
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_vgpu import VgpuCalls
@@ -71,7 +72,7 @@ _T = t.TypeVar("_T")
 
 
 @t.final
-class Nvml(SettingsCalls, LoadCalls, VgpuCalls):
+class Nvml(SettingsCalls, LoadCalls, LinkCalls, VgpuCalls):
     """A session with NVML. Handles and instances that it gives out are valid until it closes.
 
     Every method raises NvmlError when NVML refuses; methods that say so return None where the board has no such thing.

@@ -473,6 +473,15 @@ facts:
                   profile: 1g.10gb
                   start: 2
                   ci: [{id: 0, profile: 1g.10gb, uuid: MIG-3f0c9b1d-2e4a-5c1f-8b0a-7a0e4c1e9a55}]
+        nvlink:
+          description:
+            - PCI addresses of the GPUs of this host that NVLink joins this one with, whether by a bridge or through switches.
+            - V(none) where that is not known. The driver or the board does not tell, or the GPU is in MIG mode, in which it reaches
+              no other.
+          returned: always
+          type: list
+          elements: str
+          sample: ['0000:0a:00.0']
         temperature_c:
           description: Temperature in degrees Celsius.
           returned: always

@@ -19,6 +19,7 @@ Data = Mapping[str, t.Any]
 class Board:
     """One kind of board. ``id`` is its name here (``a100-sxm4-80gb``), ``product`` the vendor's; ``sm`` 0 where it is not known.
 
+    ``joined``: how many of them NVLink joins with each other where it joins most; 1 where it joins none, or that is not known.
     ``memory_gb`` is the marketing size: plans use what NVML reports. ``confidence``: high, medium or low, of all its numbers together.
     """
 
@@ -28,6 +29,7 @@ class Board:
     sm: int
     geometry: str | None
     confidence: str
+    joined: int = 1
 
 
 class Catalogue:
@@ -39,7 +41,7 @@ class Catalogue:
         self._by_name: dict[str, Board] = {}
         for entry in boards["boards"]:
             mig = entry["mig"].get("geometry")
-            board = Board(entry["id"], entry["product"], entry["memory_gb"], entry["sm"] or 0, mig, entry["confidence"])
+            board = Board(entry["id"], entry["product"], entry["memory_gb"], entry["sm"] or 0, mig, entry["confidence"], _joined(entry))
             self.boards[board.id] = board
             self._by_device.update(dict.fromkeys((each.lower() for each in entry["pci_device_ids"]), board))
             self._by_name.update(dict.fromkeys((each.lower() for each in entry["nvml_names"]), board))
@@ -67,6 +69,13 @@ class Catalogue:
         """The same by the board's id; None for one that is not here."""
         board = self.boards.get(board_id)
         return None if board is None or board.geometry is None else self._geometries.get(board.geometry)
+
+
+def _joined(entry: Data) -> int:
+    """An HGX board joins eight; of cards that are bridged the catalogue says how many, and two where it says no number."""
+    kind = entry.get("nvlink_kind") or ""
+    cards = [int(number) for number in re.findall(r"\b([24])\b", kind.partition(";")[0])]
+    return 8 if kind.startswith("sxm") else max(cards, default=2) if kind.startswith("bridge") else 1
 
 
 def slug(name: str) -> str:

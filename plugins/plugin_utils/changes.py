@@ -13,6 +13,7 @@ import typing as t
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join, new_gpus, width
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan, without_sweeps
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MODE_OF,
@@ -486,6 +487,7 @@ class _Search:
         like, gpu = board
         hosts = tuple(_host(need, like, gpu, f"more-{number:04}") for number in range(1, count + 1))
         gpus = f"{need.count} free GPUs" if need.count > 1 else "a free GPU"
+        gpus += " that NVLink joins" if must_join(need) else ""
         one = f"a host of environment '{need.environment}' with {gpus}"
         many = f"{count} hosts of environment '{need.environment}', each with {gpus}"
         back = sorted({place.host for place in self.solution.waiting if place.service == need.service and self._is_down(place.host)})
@@ -502,7 +504,8 @@ class _Search:
         for several in (own, [(None, gpu) for gpu in self.boards]):
             kinds: dict[tuple[int, str], tuple[Host | None, Gpu]] = {}
             for host, gpu in several:
-                kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
+                if not must_join(need) or width(gpu) >= need.count:
+                    kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
             for kind in sorted(kinds):
                 host, gpu = kinds[kind]
                 if need.wants(gpu.board) and self._serves(need, gpu):
@@ -517,10 +520,7 @@ class _Search:
 
 def _host(need: Need, like: Host | None, gpu: Gpu, name: str) -> Host:
     """A host with empty GPUs of this kind, as many as one replica needs, and no other limit."""
-    gpus = tuple(
-        Gpu(f"GPU-{name}-{number}", f"0000:{number + 1:02x}:00.0", gpu.board, gpu.memory_mib, gpu.geometry, mps_clients=gpu.mps_clients)
-        for number in range(need.count)
-    )
+    gpus = new_gpus(gpu, [f"GPU-{name}-{number}" for number in range(need.count)], need.count if must_join(need) else None)
     more: dict[str, t.Any] = {} if like is None else {"shared_reserve_mib": like.shared_reserve_mib, "ports": like.ports}
     modes = tuple(sorted({MODE_OF[need.isolation], *(() if like is None else like.modes)}))
     free = Resources(None, None, None, None)

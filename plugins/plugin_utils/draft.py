@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import kind_of, offer_of, offers, question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MODE_OF,
@@ -170,6 +171,8 @@ class Draft:
                 or state.debit(need) is not None
             ):
                 return None
+        if must_join(need) and joined(states) is not True:
+            return None
         first = states[0]
         if where.slice is not None:
             spare = where.slice in first.spare

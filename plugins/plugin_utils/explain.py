@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
@@ -93,11 +94,29 @@ def _host_reason(case: Case, host: HostState) -> str:
     if not host.gpus:
         return "no GPU"
     open_, counts = case.open(host), Counter(refusal for refusal in case.refusals(host) if refusal is not None)
+    if open_ >= need.count and (unjoined := link_refusal(host, need)) is not None:
+        return unjoined
     if open_ >= need.count:
         ports = host.choose_ports(need, case.name, {}, case.fleet.asked)
         return ports if isinstance(ports, str) else f"no {need.count} free GPUs of one board"
     texts = [f"{_gpus(count)} {text}" for text, count in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))]
     return ", ".join([*([f"{_gpus(open_)} free of the {need.count} needed"] if open_ else []), *texts])
+
+
+def link_refusal(host: HostState, need: Need) -> str | None:
+    """Why NVLink keeps a replica of several GPUs from a host that has enough of one board free; None where it does not."""
+    free: dict[str, list[GpuState]] = {}
+    for state in host.gpus if must_join(need) else ():
+        if gpu_refusal(state, need) is None:
+            free.setdefault(state.gpu.board, []).append(state)
+    enough = [states for states in free.values() if len(states) >= need.count]
+    if not enough or any(best_joined(states, need.count, lambda _state: ()) for states in enough):
+        return None
+    count = max(map(len, enough))
+    if any(state.gpu.links is None for states in enough for state in states):
+        how = "a GPU in MIG mode cannot tell, an older gpu_info did not: give them mode whole, or plan with facts read anew"
+        return f"{_gpus(count)} free, and its facts do not tell which of them NVLink joins ({how})"
+    return f"{_gpus(count)} free, of which NVLink does not join {need.count} with each other (nvlink: required)"
 
 
 def _gpus(count: int) -> str:
@@ -178,7 +197,7 @@ class Case:
 def _help_host(case: Case) -> Iterator[str]:
     """A host whose GPUs would do, and which lacks something else."""
     for host in case.hosts:
-        if case.open(host) < case.need.count:
+        if case.open(host) < case.need.count or link_refusal(host, case.need):
             continue
         short = host.free.shortage(case.need.resources)
         if short:
@@ -270,12 +289,17 @@ def _verb(several: Sequence[object]) -> str:
 def _whole_moves(case: Case, host: HostState) -> Iterator[Move]:
     need = case.need
     boards: dict[str, list[tuple[int, list[str]]]] = {}
+    able: dict[str, list[GpuState]] = {}
     for state in host.gpus:
         held = _held(case, state)
         if _could_be(state, need) and (held or state.refusal("whole") is None):
             boards.setdefault(state.gpu.board, []).append((len(held), held))
+            able.setdefault(state.gpu.board, []).append(state)
     for board in sorted(boards):
         cheapest = sorted(boards[board])[: need.count]
+        if must_join(need):
+            found = best_joined(able[board], need.count, lambda state: (len(_held(case, state)),)) or ()
+            cheapest = [(len(held), held) for held in (_held(case, state) for state in found)]
         names = sorted({name for _count, held in cheapest for name in held})
         if len(cheapest) == need.count and names:
             text = f"{host.host.name} has {_gpus(need.count)} ({board}) for it only if {_names(names)} {_verb(names)}"
@@ -321,6 +345,13 @@ def _help_need(case: Case) -> Iterator[str]:
         yield f"the largest GPU here has {format_size(largest)}: ask for less on each of more GPUs ('count')"
 
 
+def _help_links(case: Case) -> Iterator[str]:
+    """A host that only NVLink keeps away."""
+    names = [host.host.name for host in case.hosts if link_refusal(host, case.need) is not None]
+    if names:
+        yield f"leave 'nvlink: required' out: {_names(names)} {'has' if len(names) == 1 else 'have'} the GPUs for it"
+
+
 def _help_gate(case: Case) -> Iterator[str]:
     """A GPU that only the compatibility gate keeps away; what opens the most of them comes first."""
     cures = Counter[str]()
@@ -333,10 +364,11 @@ def _help_gate(case: Case) -> Iterator[str]:
 
 def _help_more(case: Case) -> Iterator[str]:
     gpus = f"{case.need.count} free GPUs" if case.need.count > 1 else "a free GPU"
+    gpus += " that NVLink joins" if must_join(case.need) else ""
     down = [host.host.name for host in case.fleet.hosts.values() if host.host.down and host.host.environment == case.need.environment]
     back = f"bring {_names(down)} back, " if down else ""
     yield f"{back}add a host of environment '{case.need.environment}' with {gpus} for {what(case.need)}, or ask for fewer replicas"
 
 
 _Helper = Callable[[Case], Iterator[str]]
-_HELPERS: tuple[_Helper, ...] = (_help_host, _help_moves, _help_need, _help_gate, _help_policy, _help_more)
+_HELPERS: tuple[_Helper, ...] = (_help_host, _help_moves, _help_need, _help_links, _help_gate, _help_policy, _help_more)

@@ -19,6 +19,7 @@ from functools import cache
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import stay
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Displacement, Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, counted, share_charge, whole_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
@@ -440,12 +441,18 @@ def _shares(state: GpuState, need: Need, may: May) -> Iterator[_Found]:
 def _whole(host: HostState, need: Need, may: May) -> Iterator[_Found]:
     """For whole GPUs: those of one board that the fewest would have to leave."""
     boards: dict[str, list[tuple[int, str, list[str]]]] = {}
+    able: dict[str, list[GpuState]] = {}
     for state in host.gpus:
         names = state.names()
         strangers = len(state.fixed) > len(state.owners)
         if could_be(state, need) and not strangers and all(map(may, names)) and (names or state.refusal("whole") is None):
             boards.setdefault(state.gpu.board, []).append((len(names), state.gpu.pci, names))
+            able.setdefault(state.gpu.board, []).append(state)
     for board in sorted(boards):
+        if must_join(need):
+            if (found := best_joined(able[board], need.count, lambda state: (len(state.names()),))) is not None:
+                yield (found[0].gpu.pci, 0), sorted({name for state in found for name in state.names()})
+            continue
         free = sorted(boards[board])
         for first in range(len(free) - need.count + 1 if need.count == 1 else min(1, len(free) - need.count + 1)):
             chosen = free[first : first + need.count]

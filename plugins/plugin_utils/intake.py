@@ -80,6 +80,7 @@ def need_of(manifest: Manifest, bars: Mapping[str, Bars] | None = None) -> Need:
         bars=(bars or {}).get(manifest.service, {}),
         team=model.team,
         rules=_rules(model.placement),
+        nvlink=model.gpu.nvlink or "preferred",
     )
 
 
@@ -101,6 +102,7 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
     if facts.get("drains_idle", ()) is None:
         wrong = "what is drained on this host could not be read"
         raise FleetError(wrong, file=f"host {name}", field="facts.drains_idle", hint="playbook check says why")
+    uuids = {entry.get("pci"): entry.get("uuid") for entry in facts["gpus"]}
     gpus = []
     for index, entry in enumerate(entries):
         gpu = _gpu(entry, facts, catalogue, here)
@@ -109,7 +111,7 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
             number, layout = pins[index]
             gpu = _pinned(gpu, layout, f"host {name}", f"fleet_gpu_layouts[{number}]")
             drain = drain or (_kept_back(layout) if gpu.blocked is None else None)
-        gpus.append(replace(gpu, cordoned=index in cordoned, drain=drain))
+        gpus.append(replace(gpu, cordoned=index in cordoned, drain=drain, links=_links(entry, uuids)))
     sensed = facts["host"]
     return Host(
         name=name,
@@ -124,6 +126,11 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
         ports=policy.fleet_ports,
         listening=frozenset(sensed.get("ports_listening") or ()),
     )
+
+
+def _links(entry: Facts, uuids: Mapping[t.Any, t.Any]) -> tuple[str, ...] | None:
+    peers = entry.get("nvlink")  # facts of a release that did not ask have none
+    return None if peers is None else tuple(sorted(str(uuids[pci]) for pci in peers if uuids.get(pci)))
 
 
 def _drain(entry: Facts, facts: Facts) -> Drain | None:

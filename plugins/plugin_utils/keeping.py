@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Drain, Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState, unseen_charge
 
@@ -87,6 +88,8 @@ def still_right(need: Need, place: Placement, host: HostState, states: tuple[Gpu
     if host.free.shortage(need.resources) or not all(_allowed(need, place, state) for state in states):
         return False
     if host.rule_refusal(need, together=False) is not None or any(state.crowded(need) for state in states):
+        return False
+    if must_join(need) and joined(states) is False:  # what nobody knows by now moves nobody
         return False
     if changed and any(state.barred(need) for state in states):
         return False

@@ -136,6 +136,9 @@ class Gpu(Strict):
     sharing: t.Literal["time-slice", "mps"] | None = Field(
         default=None, description="how a shared GPU is shared: by turns (the default), or at the same time through MPS"
     )
+    nvlink: t.Literal["preferred", "required"] | None = Field(
+        default=None, description="of several GPUs: those that NVLink joins with each other first (the default), or only such"
+    )
     models: list[Line] = Field(default_factory=list, description="only these boards: a catalogue id, or a part of it")
     not_models: list[Line] = Field(default_factory=list, description="never these boards")
 
@@ -153,6 +156,8 @@ class Gpu(Strict):
             raise Wrong(
                 f"a way of sharing cannot be had with isolation '{self.isolation}'", "write 'isolation: shared', or no sharing", "sharing"
             )
+        if self.nvlink is not None and self.count == 1:
+            raise Wrong("one GPU is joined with nobody", "write a 'count' of 2 or more, or no nvlink", "nvlink")
         if self.compute is not None and self.isolation == "exclusive":
             raise Wrong("a whole GPU has all of its compute", "leave 'compute' out, or choose 'slice' or 'shared'", "compute")
         return self
@@ -501,7 +506,8 @@ class Manifest:
         """``sha256:`` of all that a replica is made from; a change of the number of replicas or of the priority is none."""
         data = {key: value for key, value in self.data().items() if key not in NOT_RENDERED}
         data = {key: value for key, value in data.items() if key not in _LATER or value}
-        data["gpu"] = {key: value for key, value in data["gpu"].items() if key != "sharing" or value is not None}
+        # How its GPUs are joined changes no container.
+        data["gpu"] = {key: value for key, value in data["gpu"].items() if key != "nvlink" and (key != "sharing" or value is not None)}
         if data["model"] is not None:
             data["model"] = {key: value for key, value in data["model"].items() if key not in ("kv_rank", "rope_dim") or value is not None}
         return _digest(data)

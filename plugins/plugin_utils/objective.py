@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Problem, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import apart
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_place
 
 
 def objective(problem: Problem, solution: Solution) -> tuple[int, ...]:
     """(replicas placed of each priority that there is, the highest first; then with a minus: replicas that moved although their place
-    was right, pairs of replicas on one host and on one GPU whose service wishes to be spread, GPUs that somebody is on, GPUs that change
-    between MIG and no MIG).
+    was right, pairs of replicas on one host and on one GPU whose service wishes to be spread, replicas on several GPUs that NVLink does
+    not join, of hosts where it joins any, GPUs that somebody is on, GPUs that change between MIG and no MIG).
 
     A replica that waits on a drained GPU or on a host that is down is not placed.
     """
@@ -32,9 +33,25 @@ def objective(problem: Problem, solution: Solution) -> tuple[int, ...]:
     used = {(place.host, uuid) for place in (*solution.placements, *solution.waiting) for uuid in place.gpus}
     gpus = {(host.name, gpu.uuid): gpu for host in problem.hosts for gpu in host.gpus}
     changed = sum(key in gpus and gpus[key].mig != (layout.mode == "mig") for key, layout in solution.layouts.items())
-    return (*(served[priority] for priority in sorted(set(priorities.values()), reverse=True)), -moved, *crowded, -len(used), -changed)
+    return (
+        *(served[priority] for priority in sorted(set(priorities.values()), reverse=True)),
+        -moved,
+        *crowded,
+        _apart(problem, solution),
+        -len(used),
+        -changed,
+    )
 
 
 def _pairs(together: Mapping[tuple[str, str], int], wishes: Mapping[str, str], those: Collection[str]) -> int:
     """Minus the pairs that are together although the wish of their service is one of ``those``."""
     return -sum(count * (count - 1) // 2 for (service, _place), count in together.items() if wishes[service] in those)
+
+
+def _apart(problem: Problem, solution: Solution) -> int:
+    gpus = {(host.name, gpu.uuid): gpu for host in problem.hosts if any(gpu.links for gpu in host.gpus) for gpu in host.gpus}
+
+    def several(place: Placement) -> bool:
+        return len(place.gpus) > 1 and all((place.host, uuid) in gpus for uuid in place.gpus)
+
+    return -sum(several(place) and apart([gpus[(place.host, uuid)] for uuid in place.gpus]) for place in solution.placements)

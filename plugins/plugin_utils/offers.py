@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 from collections.abc import Iterable, Iterator
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import choose, joined, left_behind
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
@@ -53,7 +54,7 @@ def question_of(fleet: Fleet, need: Need) -> object:
     known = fleet.questions.get(need.service)
     if known is None or known[0] is not need:
         bars = tuple(sorted(need.bars.items())) if need.bars else ()
-        size = (need.isolation, need.memory_mib, need.count, need.profile, need.compute, need.sharing, need.rules.spread)
+        size = (need.isolation, need.memory_mib, need.count, need.profile, need.compute, need.sharing, need.rules.spread, need.nvlink)
         known = fleet.questions[need.service] = (need, fleet.kind((need.models, need.not_models, bars, *size)))
     return (known[1], fleet.stamp(need))
 
@@ -61,7 +62,7 @@ def question_of(fleet: Fleet, need: Need) -> object:
 def kind_of(need: Need) -> tuple[t.Any, ...]:
     """Equal for needs that any host would answer in the same way, as long as it has no replica of theirs."""
     bars = tuple(sorted(need.bars.items())) if need.bars else ()
-    size = (need.isolation, need.memory_mib, need.count, need.profile, need.compute, need.sharing, need.resources)
+    size = (need.isolation, need.memory_mib, need.count, need.profile, need.compute, need.sharing, need.resources, need.nvlink)
     return (need.environment, need.team, need.models, need.not_models, need.rules, bars, *size)
 
 
@@ -86,14 +87,15 @@ def _best_slice(host: HostState, need: Need) -> Offer | None:
             continue
         effort = 0 if cut.reuse else 1 if state.mode == "mig" else 2 if not state.changes_mode("mig") else 3
         size = (cut.memory_mib, cut.slices, cut.dropped, effort, cut.loss)
-        rank = (*_nearness(host, need, state), *size, host.host.name, state.gpu.pci, cut.slice)
+        rank = (*_nearness(host, need, state), *size, host.parts(state), host.host.name, state.gpu.pci, cut.slice)
         if best is None or rank < best.rank:
             best = Offer(rank, host, (state,), cut)
     return best
 
 
 def _best_whole(host: HostState, need: Need) -> Offer | None:
-    """GPUs of one board: the smallest that serves, those without MIG first, and the host that is left with the fewest free."""
+    """GPUs of one board: such as NVLink joins, the smallest that serves, those without MIG first, and the host that is left with the fewest
+    free; and those that were not joined with others that stay free."""
     boards: dict[str, list[GpuState]] = {}
     for state in host.gpus:
         fits = state.refusal("whole") is None and state.serves(need) and state.gpu.memory_mib >= need.memory_mib
@@ -101,14 +103,15 @@ def _best_whole(host: HostState, need: Need) -> Offer | None:
             boards.setdefault(state.gpu.board, []).append(state)
     found: list[Offer] = []
     for free in boards.values():
-        if len(free) < need.count:
+        taken = choose(free, need)
+        if taken is None:
             continue
-        free.sort(key=lambda state: (state.changes_mode("whole"), state.cutter is not None, state.gpu.memory_mib, state.gpu.pci))
-        taken = tuple(free[: need.count])
+        alone = need.count > 1 and joined(taken) is not True
         change = sum(state.changes_mode("whole") for state in taken)
         cuttable = sum(state.cutter is not None for state in taken)
         memory = sum(state.gpu.memory_mib for state in taken)
-        rank = (_nearness(host, need)[0], memory, change, cuttable, len(free), host.host.name, taken[0].gpu.pci)
+        size = (alone, memory, change, cuttable, len(free), left_behind(taken, free))
+        rank = (_nearness(host, need)[0], *size, host.host.name, taken[0].gpu.pci)
         found.append(Offer(rank, host, taken))
     return min(found, key=lambda offer: offer.rank, default=None)
 
@@ -124,7 +127,7 @@ def _best_share(host: HostState, need: Need) -> Offer | None:
         if state.debit(need) is not None:
             continue
         change = (state.mode != "shared", state.changes_mode("shared"), state.cutter is not None)
-        rank = (*_nearness(host, need, state), *change, state.memory_free, host.host.name, state.gpu.pci)
+        rank = (*_nearness(host, need, state), *change, state.memory_free, host.parts(state), host.host.name, state.gpu.pci)
         if best is None or rank < best.rank:
             best = Offer(rank, host, (state,))
     return best

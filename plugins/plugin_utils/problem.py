@@ -20,6 +20,8 @@ Mode = t.Literal["mig", "whole", "shared"]
 Sharing = t.Literal["time-slice", "mps"]
 TIME_SLICE: Sharing = "time-slice"
 MPS: Sharing = "mps"
+# What joined GPUs are to a replica of several.
+Nvlink = t.Literal["preferred", "required"]
 # The mode that a GPU must have for a service to get what its manifest calls isolation.
 MODE_OF: dict[str, Mode] = {"slice": "mig", "exclusive": "whole", "shared": "shared"}
 
@@ -113,6 +115,7 @@ class Gpu:
     ``blocked``: why it is never used (lost, say); ``away``: because virtual machines have it, or parts of it. ``outsiders``: who
     computes on the whole GPU without being in a plan.
     ``mps_clients``: how many an MPS daemon on it serves at once.
+    ``links``: the GPUs of its host that NVLink joins it with, by UUID; None where nobody knows.
     ``cordoned`` keeps new services away; ``drain`` does so too, and what is on the GPU leaves it if there is another place.
     """
 
@@ -130,6 +133,7 @@ class Gpu:
     pin: Pin | None = None
     outsiders: tuple[str, ...] = ()
     mps_clients: int = MPS_CLIENTS
+    links: tuple[str, ...] | None = None
 
     @property
     def short(self) -> str:
@@ -238,6 +242,7 @@ class Need:
 
     ``sharing`` counts with isolation ``shared`` only. ``bars``: where the compatibility gate says no.
     ``team``: whose quota it counts against; a team without a quota has no limit.
+    ``nvlink``: of several GPUs, whether NVLink has to join each with each other, or had better.
     """
 
     service: str
@@ -258,6 +263,7 @@ class Need:
     bars: Bars = field(default_factory=dict, hash=False)
     team: str = ""
     rules: Rules = Rules()
+    nvlink: Nvlink = "preferred"
 
     def wants(self, board: str) -> bool:
         """May this service run on a board of this catalogue id?"""

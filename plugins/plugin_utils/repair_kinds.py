@@ -23,6 +23,7 @@ CAUSES: t.Final = (
     "profile",
     "memory",
     "count",
+    "nvlink",
     "policy mode",
     "pinned layout",
     "lost",
@@ -62,6 +63,7 @@ COSTS: t.Final[Mapping[str, int]] = {
     "gate": 500,
     "pin": 500,
     "resources": 500,
+    "nvlink": 600,
     "profile": 600,
     "memory": 600,
     "compute": 600,
@@ -78,7 +80,7 @@ COSTS: t.Final[Mapping[str, int]] = {
     "hosts": 2000,
 }
 #: Causes that are between the service and the kinds of GPU that there are: they bind only where no GPU of the right kind is in question.
-OF_THE_NEED: t.Final = frozenset({"model", "compatibility", "profile", "memory", "count"})
+OF_THE_NEED: t.Final = frozenset({"model", "compatibility", "profile", "memory", "count", "nvlink"})
 
 
 #: In place of a service's name while a finding holds for all that ask for the same.

@@ -15,6 +15,7 @@ from dataclasses import replace
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import take
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Problem, Resources, Rules, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     SELF,
@@ -144,10 +145,34 @@ class Scene:
                 text = f"{less}{host.host.name} has no more of one board"
                 edit = Edit("service", need.service, "count", len(cheapest))
                 together = (*together, Blocker("count", (option_of("count", text, edit, more=1 - len(cheapest) / need.count),)))
-            rank = (sum(blocker.best.cost for blocker in together), board, together)
-            if best is None or rank[:2] < best[:2]:
-                best = rank
+            for whole in self._joined(host, need, board, together, cheapest) if must_join(need) else (together,):
+                rank = (sum(blocker.best.cost for blocker in whole), board, whole)
+                if best is None or rank[:2] < best[:2]:
+                    best = rank
         return None if best is None else best[2]
+
+    def _joined(
+        self, host: HostState, need: Need, board: str, together: tuple[Blocker, ...], cheapest: Sequence[tuple[int, str, t.Any]]
+    ) -> Iterator[tuple[Blocker, ...]]:
+        """The same for a replica whose GPUs NVLink has to join: those of the cheapest joined set, and those without that rule."""
+        ways = {
+            state.gpu.uuid: (state, blockers)
+            for state, blockers in zip(host.gpus, self._all_gpus(host, need), strict=True)
+            if blockers is not None and state.gpu.board == board
+        }
+        able = [state for state, _blockers in ways.values()]
+        found = best_joined(able, need.count, lambda state: (sum(each.best.cost for each in ways[state.gpu.uuid][1]),))
+        if found is not None:
+            yield merged(blocker for state in found for blocker in ways[state.gpu.uuid][1])
+        addresses = {pci for _cost, pci, _blockers in cheapest}
+        if joined([state for state in able if state.gpu.pci in addresses]) is not True:
+            text = f"leave 'nvlink: required' out: {host.host.name} has the GPUs for it"
+            options = [option_of("nvlink", text, Edit("service", need.service, "nvlink", "preferred"))]
+            fewer = (count for count in range(need.count - 1, 1, -1) if best_joined(able, count, lambda _state: ()))
+            if (most := next(fewer, None)) is not None:
+                text = f"ask for {most} GPUs in place of {need.count} ('count'): NVLink joins no more with each other on {host.host.name}"
+                options.append(option_of("count", text, Edit("service", need.service, "count", most), more=1 - most / need.count))
+            yield (*together, Blocker("nvlink", tuple(options)))
 
     def _all_gpus(self, host: HostState, bare: Need) -> tuple[tuple[Blocker, ...] | None, ...]:
         """What is in the way on each GPU."""

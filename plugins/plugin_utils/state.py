@@ -45,6 +45,8 @@ class GpuState:
         self.memory_free = gpu.memory_mib - host.shared_reserve_mib
         self.compute_free = host.shared_compute
         self.replicas: dict[str, int] = {}
+        # UUIDs of the GPUs of the host that NVLink joins it with.
+        self.peers: frozenset[str] = frozenset()
         self.fixed, self.spare, self.reusable = self._slices()
         self._found = (self.spare, self.reusable)
         self._cuts: dict[tuple[str, ...], Cut | None] = {}
@@ -98,6 +100,11 @@ class GpuState:
         if not names:
             return ""
         return f" for {names[0]}" if len(names) == 1 else f" for {names[0]} and {len(names) - 1} more"
+
+    @property
+    def empty(self) -> bool:
+        """Could it be given away, and has nobody got any of it?"""
+        return self.gpu.blocked is None and not self.owners and not self.tenants
 
     def changes_mode(self, mode: Mode) -> bool:
         """Would the GPU have to change between MIG and no MIG?"""
@@ -260,12 +267,29 @@ class HostState:
         self.answers: dict[t.Any, t.Any] = {}
         self.gpus = sorted(gpus, key=lambda state: (state.gpu.pci, state.gpu.uuid))
         self.by_uuid = {state.gpu.uuid: state for state in self.gpus}
+        self._link()
         self.free = host.capacity
         self._port_set = frozenset(host.ports)
         self.ports: dict[int, str] = {}
         # What replicas that are still wanted hold by their last plan: while it is decided who stays, nobody else gets these.
         self.claimed: dict[int, str] = {}
         self.replicas: dict[str, int] = {}
+
+    def _link(self) -> None:
+        peers: dict[str, set[str]] = {}
+        for state in self.gpus:
+            for uuid in state.gpu.links or ():
+                if uuid in self.by_uuid:
+                    peers.setdefault(state.gpu.uuid, set()).add(uuid)
+                    peers.setdefault(uuid, set()).add(state.gpu.uuid)
+        for one, others in peers.items():
+            self.by_uuid[one].peers = frozenset(others)
+
+    def parts(self, state: GpuState) -> int:
+        """How many empty GPUs it is joined with, if it is empty itself: they would be without it."""
+        if not state.peers or not state.empty:
+            return 0
+        return sum(self.by_uuid[uuid].empty for uuid in state.peers)
 
     def rule_refusal(self, need: Need, together: bool = True) -> str | None:
         """Why one more replica would be against a rule about who is beside whom; None when it is not."""

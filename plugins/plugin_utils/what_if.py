@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Field, Size, Strict, check
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import new_gpus, width
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Problem, Resources, Solution
@@ -217,17 +218,13 @@ def _more(problem: Problem, catalogue: Catalogue, kind: _Kind, gpus: int, name: 
         names = ("modes", "sharing", "shared_max", "shared_reserve_mib", "shared_compute", "ports")
         more = {field: getattr(like, field) for field in names}
     capacity = Resources(kind.cpus, kind.memory, None, None)
+
+    def gpus_of(number: int) -> tuple[Gpu, ...]:
+        uuids = [f"GPU-{name}-{number:04}-{index}" for index in range(min(kind.gpus, gpus - number * kind.gpus))]
+        return new_gpus(gpu, uuids, None if gpu.links is None else width(gpu))
+
     return [
-        Host(
-            name=f"{name}-{number:04}",
-            environment=environment,
-            gpus=tuple(
-                replace(gpu, uuid=f"GPU-{name}-{number:04}-{index}", pci=f"0000:{index + 1:02x}:00.0")
-                for index in range(min(kind.gpus, gpus - number * kind.gpus))
-            ),
-            capacity=capacity,
-            **more,
-        )
+        Host(name=f"{name}-{number:04}", environment=environment, gpus=gpus_of(number), capacity=capacity, **more)
         for number in range(-(-gpus // kind.gpus))
     ]
 
@@ -243,7 +240,12 @@ def _board(problem: Problem, catalogue: Catalogue, asked: str) -> Gpu:
         found = [known[wanted]] if wanted in known else [gpu for board, gpu in sorted(known.items()) if wanted in board]
         if len(found) == 1:
             gpu = found[0]
-            return Gpu("", "", gpu.board, gpu.memory_mib, gpu.geometry, mps_clients=gpu.mps_clients)
+            joined = max(
+                (each.links for host in problem.hosts for each in host.gpus if each.board == gpu.board and each.links),
+                key=len,
+                default=gpu.links,
+            )
+            return Gpu("", "", gpu.board, gpu.memory_mib, gpu.geometry, mps_clients=gpu.mps_clients, links=joined)
         if len(found) > 1:
             names = ", ".join(gpu.board for gpu in found)
             raise FleetError(f"'{asked}' may be one of several boards", file=_WHERE, field="board", hint=f"write one of {names}")
@@ -260,5 +262,6 @@ def boards_of(catalogue: Catalogue) -> list[Gpu]:
     for board in catalogue.boards.values():
         geometry = catalogue.of_board(board.id)
         largest = max((profile.memory_mib for profile in geometry.profiles), default=0) if geometry else 0
-        found.append(Gpu("", "", board.id, max(largest, 959 * board.memory_gb), geometry))
+        peers = tuple(f"peer {number}" for number in range(1, board.joined))
+        found.append(Gpu("", "", board.id, max(largest, 959 * board.memory_gb), geometry, links=peers))
     return sorted(found, key=lambda gpu: (gpu.memory_mib, gpu.board))

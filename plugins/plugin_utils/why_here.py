@@ -15,6 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
 
+_STAY: t.Final = "GPUs that NVLink joins stay free together"
 # What the parts of an offer's rank compare (offers.py), from left to right; the rest of a rank is names.
 _DECIDES: t.Final[Mapping[str, tuple[str, ...]]] = {
     "slice": (
@@ -25,13 +26,16 @@ _DECIDES: t.Final[Mapping[str, tuple[str, ...]]] = {
         "no slice has to go",
         "the least change to a GPU",
         "the most stays possible on the GPU",
+        _STAY,
     ),
     "exclusive": (
         "{near} on a host",
+        "GPUs that NVLink joins",
         "the smallest GPUs that serve",
         "the least change of mode",
         "GPUs without MIG are taken first",
         "the host with the fewest GPUs free",
+        _STAY,
     ),
     "shared": (
         "{near} on a host",
@@ -40,6 +44,7 @@ _DECIDES: t.Final[Mapping[str, tuple[str, ...]]] = {
         "the least change of mode",
         "GPUs without MIG are taken first",
         "the fullest GPU that serves",
+        _STAY,
     ),
 }
 _WAYS: t.Final[Mapping[str, str]] = {

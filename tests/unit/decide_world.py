@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import typing as t
+from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile, parse_slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Instance, Need, Placement, Problem
@@ -54,6 +55,15 @@ def gpu(number: int = 0, host: str = "h1", *, slices: str = "", **more: t.Any) -
 def l40s(number: int = 0, host: str = "h1", **more: t.Any) -> Gpu:
     """A board without MIG."""
     return gpu(number, host, **{"board": "l40s", "memory_mib": 46068, "geometry": None, **more})
+
+
+def wired(gpus: t.Sequence[Gpu], *sets: t.Sequence[int]) -> list[Gpu]:
+    """The GPUs, of which NVLink joins those of each set of numbers with each other and nobody else."""
+    peers: dict[str, set[str]] = {one.uuid: set() for one in gpus}
+    for several in sets:
+        for one in several:
+            peers[gpus[one].uuid] |= {gpus[other].uuid for other in several if other != one}
+    return [replace(one, links=tuple(sorted(peers[one.uuid]))) for one in gpus]
 
 
 def host(*gpus: Gpu, name: str = "h1", **more: t.Any) -> Host:

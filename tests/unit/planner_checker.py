@@ -93,6 +93,7 @@ class _Judge:
                 self.say(place, "is in another environment")
             for uuid in place.gpus:
                 self._check_gpu(place, need, self.gpus[(place.host, uuid)])
+            self._check_links(place, need)
         for one, other in itertools.combinations(self.here, 2):
             if one.host == other.host and set(one.gpus) & set(other.gpus):
                 same_slice = one.mode == other.mode == "mig" and one.slice == other.slice
@@ -122,6 +123,15 @@ class _Judge:
                 self.say(place, f"asked for {need.profile} and has {profile.name}")
         elif gpu.memory_mib < need.memory_mib:
             self.say(place, "needs more memory than the GPU has")
+
+    def _check_links(self, place: t.Any, need: t.Any) -> None:
+        """Who asks for NVLink has it between all of its GPUs; who was there before stays as long as nobody knows that it has not."""
+        gpus = [self.gpus[(place.host, uuid)] for uuid in place.gpus]
+        if need.nvlink != "required" or need.count == 1:
+            return
+        for one, other in itertools.combinations(gpus, 2):
+            if not linked(one, other) and (not self.kept(place) or None not in (one.links, other.links)):
+                self.say(place, f"is on {one.uuid} and {other.uuid}, which NVLink does not join")
 
     # The layouts are possible, hold every slice that is given away or held, and touch nothing else.
 
@@ -347,6 +357,9 @@ class _Judge:
         if self._against(need, [place for place in self.here if place.host == host.name and place not in own]):
             return False
         free = [gpu for gpu in host.gpus if self._gpu_has_room(host, gpu, need, own)]
+        if need.nvlink == "required" and need.count > 1:
+            sets = itertools.combinations(free, need.count)
+            return any(len({gpu.board for gpu in each}) == 1 and all_linked(each) for each in sets)
         boards = [gpu.board for gpu in free]
         return any(boards.count(board) >= need.count for board in boards)
 
@@ -411,6 +424,16 @@ class _Judge:
 class _Spot(t.NamedTuple):
     start: int
     profile: str
+
+
+def linked(one: t.Any, other: t.Any) -> bool:
+    """Does either of two GPUs name the other?"""
+    return other.uuid in (one.links or ()) or one.uuid in (other.links or ())
+
+
+def all_linked(gpus: t.Sequence[t.Any]) -> bool:
+    """Is each joined with each?"""
+    return all(linked(one, other) for one, other in itertools.combinations(gpus, 2))
 
 
 def wanted_board(board: str, need: t.Any) -> bool:

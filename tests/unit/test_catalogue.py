@@ -23,7 +23,7 @@ def catalogue() -> Catalogue:
 
 
 def test_a_board_is_found_by_device_id_before_its_name(catalogue: Catalogue) -> None:
-    expected = Board("a100-sxm4-80gb", "NVIDIA A100 SXM4 80GB", 80, 108, "a100_80gb", "high")
+    expected = Board("a100-sxm4-80gb", "NVIDIA A100 SXM4 80GB", 80, 108, "a100_80gb", "high", 8)
     assert catalogue.find("0x20b210de", "Tesla T4") == expected
     assert catalogue.find(None, "nvidia a100-sxm4-80gb") == expected
     assert catalogue.find("0x00000000", "NVIDIA A100-SXM4-80GB") == expected

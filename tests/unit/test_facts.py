@@ -139,6 +139,7 @@ def test_the_facts_of_a_host_have_their_documented_shape(fleet_host: MakeHost, o
             "memory_mib": 81920,
             "memory_used_mib": result["gpus"][0]["memory_used_mib"],
             "mig": {"current": False, "pending": False, "resetless": False, "geometry": digest, "instances": []},
+            "nvlink": [],
             "temperature_c": gpu["temperature"],
             "power_w": round(gpu["power_w"]),
             "power_limit_w": 400,
@@ -299,10 +300,12 @@ def test_boards_of_one_kind_are_read_once(fleet_host: MakeHost, options: Options
     asked = count(eight)
     placements = "nvmlDeviceGetGpuInstancePossiblePlacements_v2"
     profiles = "nvmlDeviceGetGpuInstanceProfileInfoV"
+    pairs = "nvmlDeviceGetP2PStatus"
     assert asked[placements] == single[placements] > 0
     assert asked[profiles] == single[profiles] + 7
     assert asked["nvmlInitWithFlags"] == 1
-    assert max(asked[name] for name in asked if name not in (placements, profiles)) == 8
+    assert asked[pairs] == 28
+    assert max(asked[name] for name in asked if name not in (placements, profiles, pairs)) == 8
 
 
 def test_boards_of_one_kind_that_disagree_are_read_apart(fleet_host: MakeHost, options: Options) -> None:

@@ -54,6 +54,7 @@ def test_a_short_manifest_gets_all_defaults() -> None:
             "profile": None,
             "compute": None,
             "sharing": None,
+            "nvlink": None,
             "models": [],
             "not_models": [],
         },

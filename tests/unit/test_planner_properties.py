@@ -28,7 +28,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
 )
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
-from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100, gpu, host, l40s
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100, gpu, host, l40s, wired
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -73,11 +73,26 @@ def gpus(draw: st.DrawFn, name: str, number: int) -> Gpu:
     return gpu(number, name, **{**more, "mig": bool(layout) or draw(st.booleans())})
 
 
+def wires(draw: st.DrawFn, several: list[Gpu]) -> list[Gpu]:
+    """With NVLink between some of them: nobody knows of any, between all, in pairs, or anyhow; and of some nobody knows after all."""
+    way = draw(st.sampled_from(["unknown", "all", "pairs", "any"]))
+    if way == "unknown":
+        return several
+    numbers = range(len(several))
+    pairs = [(one, other) for one in numbers for other in numbers if one < other]
+    if way == "pairs":
+        pairs = [(one, other) for one, other in pairs if one % 2 == 0 and other == one + 1]
+    elif way == "any":
+        pairs = [pair for pair in pairs if draw(st.booleans())]
+    joined = wired(several, *pairs)
+    return [replace(one, links=None) if draw(st.integers(0, 5)) == 0 else one for one in joined]
+
+
 @st.composite
 def hosts(draw: st.DrawFn, name: str) -> Host:
     amount = st.one_of(st.none(), st.integers(4, 64))
     return host(
-        *[draw(gpus(name, number)) for number in range(draw(st.integers(0, 3)))],
+        *wires(draw, [draw(gpus(name, number)) for number in range(draw(st.integers(0, 4)))]),
         name=name,
         environment=draw(st.sampled_from(["production", "production", "staging"])),
         modes=tuple(draw(st.sets(st.sampled_from(["mig", "whole", "shared"]), min_size=1))),
@@ -100,7 +115,8 @@ def needs(draw: st.DrawFn, service: str) -> Need:
         memory_mib=draw(st.sampled_from([0, 4000, 9000, 15000, 30000, 60000])),
         replicas=draw(st.integers(1, 3)),
         priority=draw(st.sampled_from([10, 50, 90])),
-        count=draw(st.integers(1, 2)) if isolation == "exclusive" else 1,
+        count=draw(st.integers(1, 3)) if isolation == "exclusive" else 1,
+        nvlink=draw(st.sampled_from(["preferred", "required"])),
         profile=draw(st.sampled_from([None, None, None, "1g.10gb", "3g.40gb", "1g.10gb+me"])) if isolation == "slice" else None,
         compute=draw(st.sampled_from([None, None, 0.3, 0.6])) if isolation != "exclusive" else None,
         sharing=draw(st.sampled_from([TIME_SLICE, MPS])) if isolation == "shared" else TIME_SLICE,

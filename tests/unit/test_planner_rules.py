@@ -22,7 +22,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Workspace,
 )
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
-from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, problem
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, problem, wired
 from ansible_collections.gpuops.fleet.tests.unit.test_planner_properties import problems
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -103,7 +103,10 @@ def crowded(draw: st.DrawFn, *, quota: bool = True, tight: bool = True) -> Probl
 
     def gpus(name: str) -> list[Gpu]:
         kinds = draw(st.lists(st.sampled_from(["a100", "a100", "l40s"]), min_size=1, max_size=3))
-        return [l40s(number, name) if kind == "l40s" else gpu(number, name, mig=draw(st.booleans())) for number, kind in enumerate(kinds)]
+        several = [
+            l40s(number, name) if kind == "l40s" else gpu(number, name, mig=draw(st.booleans())) for number, kind in enumerate(kinds)
+        ]
+        return draw(st.sampled_from([several, wired(several, range(len(several))), wired(several, (0, len(several) - 1))]))
 
     fleet = [
         host(
@@ -127,6 +130,8 @@ def crowded(draw: st.DrawFn, *, quota: bool = True, tight: bool = True) -> Probl
             priority=draw(st.sampled_from([10, 50, 90])),
             compute=draw(st.sampled_from([None, None, 0.3])) if isolation != "exclusive" else None,
             sharing=draw(st.sampled_from([TIME_SLICE, MPS])) if isolation == "shared" else TIME_SLICE,
+            count=draw(st.integers(1, 2)) if isolation == "exclusive" else 1,
+            nvlink=draw(st.sampled_from(["preferred", "required"])),
             models=draw(st.sampled_from([(), (), (), ("a100",), ("l40s",)])) if isolation != "slice" else (),
             resources=Resources(draw(st.integers(0, 2)), 0, 0, 0),
             ports=draw(st.sampled_from([(), (), (("http", None),), (("http", 18001),)])),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import choose, first_joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, Slices
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Hint, Need, Resources
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import patterns_of
@@ -164,7 +165,7 @@ class _Stock:
 
     def _deal(self, group: Group, values: Sequence[int]) -> None:
         """Whole GPUs host by host, so that several are together; then cuts and shares in turn over the hosts, so that these are mixed."""
-        states = sorted(group.states, key=lambda state: (state.host.name, state.gpu.pci))
+        states = sorted(group.states, key=lambda state: (state.host.name, self._first(state), state.gpu.pci))
         for _turn in range(values[group.uses["whole"]] if "whole" in group.uses else 0):
             state = states.pop(0)
             self._whole[state.host.name][_board(state)].append(state.gpu.uuid)
@@ -185,6 +186,10 @@ class _Stock:
                     pool = state.reusable if state.gpu.fixed else stand(state.cutter, state.fixed, state.spare, counts)
                     for one in pool or ():
                         self._slices[state.host.name][(id(group), one.profile)].append((state.gpu.uuid, one))
+
+    def _first(self, state: GpuState) -> str:
+        """So that GPUs which NVLink joins come one after the other."""
+        return first_joined(state, self._hosts[state.host.name].gpus) if state.peers else state.gpu.pci
 
     def weight(self, need: Need) -> float:
         """The part of a host that a replica takes, by what it takes most of."""
@@ -220,7 +225,8 @@ class _Stock:
         if profile is not None:
             return bool(self._slices[name][(id(group), profile)])
         if need.isolation == "exclusive":
-            return len(self._whole[name][_board(group.states[0])]) >= need.count
+            whole = self._whole[name][_board(group.states[0])]
+            return len(whole) >= need.count and (not must_join(need) or self._chosen(name, need, whole) is not None)
         return self._share(name, need, group) is not None
 
     def _share(self, name: str, need: Need, group: Group) -> _Share | None:
@@ -233,13 +239,21 @@ class _Stock:
             return Hint(name, (uuid,), one)
         if need.isolation == "exclusive":
             whole = self._whole[name][_board(group.states[0])]
-            taken, whole[:] = whole[: need.count], whole[need.count :]
-            return Hint(name, tuple(taken))
+            taken = self._chosen(name, need, whole)
+            whole[:] = [uuid for uuid in whole if uuid not in (taken or ())]
+            return None if taken is None else Hint(name, taken)
         share = self._share(name, need, group)
         if share is None:
             return None
         share.take(shape_of(need))
         return Hint(name, (share.uuid,))
+
+    def _chosen(self, name: str, need: Need, whole: Sequence[str]) -> tuple[str, ...] | None:
+        states = [self._hosts[name].by_uuid[uuid] for uuid in whole]
+        if not any(state.peers for state in states):
+            return None if must_join(need) else tuple(whole[: need.count])
+        taken = choose(states, need)
+        return None if taken is None else tuple(state.gpu.uuid for state in taken)
 
 
 _AMOUNTS = ("cpus", "memory", "shm", "disk")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import most_sets, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, Slices
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, TIME_SLICE, Hint, Need, Sharing
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, share_charge, whole_charge
@@ -237,7 +238,9 @@ class _Model:
         elif need.isolation == "exclusive":
             if "whole" in group.rows and state.gpu.memory_mib >= need.memory_mib:
                 charge = whole_charge([(state.gpu.board, state.gpu.memory_mib)] * need.count)
-                self._column(kind, group, None, {group.rows["whole"]: need.count}, charge)
+                room = self._joined_room(need, state, hosts) if must_join(need) else len(kind.members)
+                if room:
+                    self._column(kind, group, None, {group.rows["whole"]: need.count}, charge, room)
         elif (row := f"{need.sharing} {need.memory_mib} {need.compute or 0}") in group.rows:
             self._column(kind, group, None, {group.rows[row]: 1}, share_charge(state.gpu.board, need.memory_mib))
         elif f"{need.sharing} memory" in group.rows and need.memory_mib <= state.memory_free and (need.compute or 0) <= state.compute_free:
@@ -245,11 +248,22 @@ class _Model:
             takes = {group.rows[f"{need.sharing} {what}"]: much for what, much in taken.items()}
             self._column(kind, group, None, takes, share_charge(state.gpu.board, need.memory_mib))
 
+    def _joined_room(self, need: Need, like: GpuState, hosts: HostClass) -> int:
+        """How many replicas the hosts have room for at most on GPUs like this one that NVLink joins with each other."""
+
+        def same(state: GpuState) -> bool:
+            one, other = state.gpu, like.gpu
+            return (one.board, one.memory_mib) == (other.board, other.memory_mib) and state.refusal("whole") is None
+
+        return sum(most_sets([state for state in host.gpus if same(state)], need.count) for host in hosts.hosts)
+
     def _acceptable(self, state: GpuState, need: Need) -> tuple[str, ...]:
         return () if state.cutter is None else state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
 
-    def _column(self, kind: Kind, group: Group, profile: str | None, takes: Mapping[int, float], charge: Charge) -> None:
-        column = self.program.add_column(len(kind.members), whole=True)
+    def _column(
+        self, kind: Kind, group: Group, profile: str | None, takes: Mapping[int, float], charge: Charge, most: int | None = None
+    ) -> None:
+        column = self.program.add_column(len(kind.members) if most is None else min(most, len(kind.members)), whole=True)
         kind.columns.append((column, group, profile))
         if self._books.limited(kind.need.team):
             self._charges.append((column, kind.need.team, charge))
@@ -392,7 +406,7 @@ def _kinds(waiting: Waiting, fleet: Fleet, must: frozenset[Key]) -> list[Kind]:
         bars = tuple(sorted((place, no.reason) for place, no in need.bars.items()))
         key = (
             need.environment, need.isolation, need.memory_mib, need.priority, need.count, need.profile, need.compute, need.sharing,
-            need.models, need.not_models, need.resources, bars, own, need.team if fleet.books.limited(need.team) else "",
+            need.models, need.not_models, need.nvlink, need.resources, bars, own, need.team if fleet.books.limited(need.team) else "",
         )  # fmt: skip
         found.setdefault(key, Kind(need, [])).members.append((need, replica))
     return list(found.values())

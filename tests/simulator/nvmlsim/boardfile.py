@@ -21,6 +21,7 @@ ARCHITECTURES = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "b
 EVIDENCE = ("hardware", "read", "assumed")
 BRANDS = {"unknown": 0, "quadro": 1, "tesla": 2, "geforce": 5, "quadro-rtx": 12, "nvidia-rtx": 13, "nvidia": 14}
 MAX_MEMORY_SLICES = 64
+MAX_JOINED = 32
 PROFILE_COUNT = 18
 PROFILE_NAME = re.compile(r"^(\d+)g\.(\d+)gb((?:[+-][a-z.]+)*)$")
 
@@ -134,6 +135,7 @@ class _Reader:
         self.identity()
         memory_mib, reserved, bar1 = self.memory()
         self.power_and_heat()
+        self.numbers["nvlink"] = top.number("nvlink", 0, MAX_JOINED, default=0)
         profiles = self.mig(memory_mib)
         pci = self.pci()
         minimum = top.text("minimum_driver", located.UNKNOWN)

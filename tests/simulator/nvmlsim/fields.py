@@ -95,6 +95,7 @@ GPU = {
     "encoder-utilization": _percent("percent"),
     "decoder-utilization": _percent("percent"),
     "fan-speed": _percent("percent; boards with a fan"),
+    "nvlink": Field("GPUs of one number are joined with each other; 0: with none", low=0, high=100000),
     "clock-sm": Field("MHz; -1 follows the load", low=-1, high=100000),
     "clock-memory": Field("MHz; -1 follows the load", low=-1, high=100000),
     "clock-reasons": Field("a bit mask of clock event reasons, such as 0x40", pattern=r"0x[0-9a-fA-F]{1,16}|\d{1,19}"),

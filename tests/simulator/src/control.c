@@ -63,7 +63,7 @@ static const int_field_t gpu_fields[] = {
     FIELD(gpu_t, "persistence", persistence), FIELD(gpu_t, "compute-mode", compute_mode),
     FIELD(gpu_t, "utilization", util_gpu), FIELD(gpu_t, "memory-utilization", util_memory),
     FIELD(gpu_t, "encoder-utilization", util_encoder), FIELD(gpu_t, "decoder-utilization", util_decoder),
-    FIELD(gpu_t, "fan-speed", fan_speed), FIELD(gpu_t, "virtualization", virtualization),
+    FIELD(gpu_t, "fan-speed", fan_speed), FIELD(gpu_t, "nvlink", nvlink), FIELD(gpu_t, "virtualization", virtualization),
     FIELD(gpu_t, "reset", reset_supported), FIELD(gpu_t, "minor", minor), FIELD(gpu_t, "timeslice", timeslice),
     FIELD(gpu_t, "clock-sm", clock_sm_now), FIELD(gpu_t, "clock-memory", clock_mem_now),
     FIELD(gpu_t, "remapped-corrected", remapped[0]), FIELD(gpu_t, "remapped-uncorrected", remapped[1]),

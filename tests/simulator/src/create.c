@@ -46,7 +46,8 @@ static const field_t board_ints[] = {
     FIELD(board_t, "temp-gpu-max", temp_gpu_max), FIELD(board_t, "clock-sm", clock_sm),
     FIELD(board_t, "clock-mem", clock_mem), FIELD(board_t, "clock-video", clock_video), FIELD(board_t, "mig", mig),
     FIELD(board_t, "resetless", resetless), FIELD(board_t, "compute-slices", compute_slices),
-    FIELD(board_t, "memory-slices", memory_slices), FIELD(board_t, "vgpu-supported", vgpu_supported), {NULL, 0}};
+    FIELD(board_t, "memory-slices", memory_slices), FIELD(board_t, "vgpu-supported", vgpu_supported),
+    FIELD(board_t, "nvlink", nvlink), {NULL, 0}};
 
 static const field_t profile_ints[] = {
     FIELD(profile_t, "query", query), FIELD(profile_t, "id", id), FIELD(profile_t, "slices", slices),
@@ -114,6 +115,14 @@ static bool open_record(build_t *x, const char *word, const char *value) {
     return true;
 }
 
+/* The GPUs of a board are joined in the order in which they come: the first so many, the next so many, and so on. */
+static int nvlink_of(const state_t *st, const gpu_static_t *g) {
+    int width = st->boards[g->board].nvlink, before = 0;
+    for (int i = 0; i < st->ngpus; i++)
+        before += st->gpus[i].board == g->board;
+    return width > 0 ? 1 + g->board * MAX_GPUS + before / width : 0;
+}
+
 static bool add_gpu(build_t *x, const char *value) {
     gpu_static_t *g = &x->st->gpus[x->st->ngpus];
     if (x->st->ngpus == MAX_GPUS ||
@@ -122,6 +131,7 @@ static bool add_gpu(build_t *x, const char *value) {
     if (g->board < 0 || g->board >= x->st->nboards)
         return false;
     gpu_power_on(&x->s->gpus[x->st->ngpus], &x->st->boards[g->board], x->st->ngpus);
+    x->s->gpus[x->st->ngpus].nvlink = nvlink_of(x->st, g);
     x->st->ngpus++;
     return true;
 }

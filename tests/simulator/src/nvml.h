@@ -57,6 +57,8 @@ enum {
 #define NVML_GPU_INSTANCE_PROFILE_COUNT 18u
 #define NVML_COMPUTE_INSTANCE_PROFILE_COUNT 9u
 #define NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_COUNT 1u
+enum { NVML_P2P_CAPS_INDEX_NVLINK = 2, NVML_P2P_CAPS_INDEX_UNKNOWN = 5 };
+enum { NVML_P2P_STATUS_OK = 0, NVML_P2P_STATUS_NOT_SUPPORTED = 5, NVML_P2P_STATUS_UNKNOWN = 6 };
 #define NVML_EVENT_XID 0x8ull
 /* Every event type that pynvml 13 names; a registration with another bit is an invalid argument. */
 #define NVML_EVENT_KNOWN 0xFFFFull

@@ -132,6 +132,24 @@ EXPORT nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t handle, int 
     return call_end(&c, r);
 }
 
+/* Of what GPUs can do with each other only NVLink is simulated, of whatever else nothing is known. A GPU in MIG mode
+ * reaches no other (MIG User Guide: no GPU to GPU P2P, neither PCIe nor NVLink); that the status says so is assumed. */
+EXPORT nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t handle, nvmlDevice_t peer, unsigned int index, unsigned int *out) {
+    OPEN(READ, "%s, \"peer\": {%s}, \"index\": %u", name_of(handle), name_of(peer), index);
+    DEVICE(handle, WHOLE_GPU);
+    device_t other = {0};
+    if (r == NVML_SUCCESS)
+        r = find_device(&c, peer, WHOLE_GPU, &other);
+    NEEDS(out && index < NVML_P2P_CAPS_INDEX_UNKNOWN, NVML_ERROR_INVALID_ARGUMENT);
+    if (r == NVML_SUCCESS && index != NVML_P2P_CAPS_INDEX_NVLINK)
+        *out = NVML_P2P_STATUS_UNKNOWN;
+    else if (r == NVML_SUCCESS) {
+        bool joined = d.g->nvlink && d.g->nvlink == other.g->nvlink && !d.g->mig_current && !other.g->mig_current;
+        *out = joined ? NVML_P2P_STATUS_OK : NVML_P2P_STATUS_NOT_SUPPORTED;
+    }
+    return call_end(&c, r);
+}
+
 /* ---- memory ---- */
 
 static bool of_device(const device_t *d, const holder_t *h) {

@@ -26,7 +26,7 @@
 #define SIM_DEFAULT_STATE "/var/lib/nvmlsim"
 
 #define SIM_MAGIC 0x474D53494D303031ull
-#define SIM_LAYOUT 3u /* raise it when any struct below changes: an old state is refused, not misread */
+#define SIM_LAYOUT 4u /* raise it when any struct below changes: an old state is refused, not misread */
 
 enum {
     MAX_GPUS = 32,
@@ -95,6 +95,7 @@ typedef struct {
     int clock_sm, clock_mem, clock_video;
     int mig, resetless, compute_slices, memory_slices;
     int vgpu_supported;
+    int nvlink; /* how many GPUs of it, one after the other, NVLink joins; 0: none */
     int nprofiles, nvgpu_types;
     profile_t profiles[MAX_PROFILES];
     vgpu_type_t vgpu_types[MAX_VGPU_TYPES];
@@ -146,6 +147,7 @@ typedef struct {
     int temperature, memory_temperature, power_mw, power_limit_mw;
     int persistence, compute_mode, ecc_current, ecc_pending, accounting, timeslice;
     int util_gpu, util_memory, util_encoder, util_decoder, fan_speed;
+    int nvlink; /* GPUs of one number other than 0 are joined with each other */
     int virtualization, heterogeneous, sched_policy, sched_arr, sched_avg, sched_time;
     int clock_sm_now, clock_mem_now; /* -1: follow the load */
     int lock_sm[2], lock_mem[2];     /* lowest and highest MHz that clocks are locked to; 0 and 0: not locked */
