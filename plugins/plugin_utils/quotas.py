@@ -59,8 +59,11 @@ class Books:
         # What was answered to each team, until something changes that counts for it.
         self._answers: dict[str, dict[object, t.Any]] = {team: {} for team in self._quotas}
         self._stamps: dict[str, tuple[object, ...]] = {}
-        # By workspace: of each limit what its teams have used, what of it is beyond their own limits, and what those that lend have left.
-        self._sums: dict[str | None, dict[Key, tuple[int, int, int]]] = {}
+        # Of each limit of a workspace what its teams have used, what of it is beyond their own limits, and what those that lend have left.
+        self._sums: dict[tuple[str, Key], list[int]] = {}
+        for space, teams in self._members.items():
+            for key in sorted({key for team in teams for key in self._used[team]}):
+                self._sums[(space, key)] = list(map(sum, zip(*(self._parts(team, key) for team in teams), strict=True)))
         # More than one GPU of the fleet can count, on a board with every word in it.
         self.most: Charge = ()
 
@@ -137,10 +140,15 @@ class Books:
         return self._answers[team]
 
     def _add(self, team: str, charge: Charge, sign: int) -> None:
-        for key, amount in self._amounts(team, charge).items():
-            self._used[team][key] += sign * amount
         space = self._quotas[team].workspace
-        self._sums.pop(space, None)
+        for key, amount in self._amounts(team, charge).items():
+            before = self._parts(team, key)
+            self._used[team][key] += sign * amount
+            if space is not None:
+                now = self._parts(team, key)
+                self._sums[(space, key)] = [
+                    every - old + new for every, old, new in zip(self._sums[(space, key)], before, now, strict=True)
+                ]
         for other in (team,) if space is None else self._members[space]:
             self._answers[other].clear()
             self._stamps.pop(other, None)
@@ -193,14 +201,14 @@ class Books:
         debit = self._over_workspace(quota.workspace, team, key, amount)
         if debit is not None or key not in self._limits[team]:
             return debit
-        missing = self._lent(quota.workspace, key, team, amount) - self._lendable(quota.workspace, key, team, amount)
+        missing = self._owed(quota.workspace, team, key, amount)
         if missing <= 0:
             return None
         if over > 0:
             words = f"team {team} has used {_size(key, used)} of its {_limit(key, limit or 0)}, and nobody lends more (fleet_quotas)"
             return Debit(words, team, key, missing)
         # Only a new loan, or less to lend, can be refused: what is owed already is no reason against somebody who does neither.
-        if not quota.lend or missing <= self._lent(quota.workspace, key) - self._lendable(quota.workspace, key):
+        if not quota.lend or missing <= self._owed(quota.workspace, team, key, 0):
             return None
         who = ", ".join(other for other in self._members[quota.workspace] if other != team and self.borrows(other, key))
         words = f"what team {team} has left of its {_limit(key, limit or 0)} is lent to {who} (fleet_quotas)"
@@ -208,33 +216,24 @@ class Books:
 
     def _over_workspace(self, space: str, team: str, key: Key, amount: int) -> Debit | None:
         most = self._spaces.get(space, {}).get(key)
-        if most is None or (used := self._sum(space, key)[0]) + amount <= most:
+        if most is None or (used := self._sums[(space, key)][0]) + amount <= most:
             return None
         words = f"workspace {space} has used {_size(key, used)} of its {_limit(key, most)} (fleet_quotas)"
         return Debit(words, team, key, used + amount - most, workspace=space)
 
-    def _sum(self, space: str, key: Key) -> tuple[int, int, int]:
-        known = self._sums.setdefault(space, {})
-        if key not in known:
-            teams = self._members[space]
-            own = [team for team in teams if key in self._limits[team]]
-            limits = [(self._limits[team][key], self._used[team][key], self._quotas[team].lend) for team in own]
-            beyond = sum(max(0, used - limit) for limit, used, lends in limits)
-            left = sum(max(0, limit - used) for limit, used, lends in limits if lends)
-            known[key] = (sum(self._used[team][key] for team in teams), beyond, left)
-        return known[key]
+    def _parts(self, team: str, key: Key, more: int = 0) -> tuple[int, int, int]:
+        """What a team has used once it has that much more, what of it is beyond its own limit, and what it has left to lend."""
+        limit, used = self._limits[team].get(key), self._used[team][key] + more
+        if limit is None:
+            return used, 0, 0
+        return used, max(0, used - limit), max(0, limit - used) if self._quotas[team].lend else 0
 
-    def _lent(self, space: str, key: Key, team: str = "", amount: int = 0) -> int:
-        """What the teams of a workspace have beyond their own limits, once ``team`` has that much more."""
-        limit, used = self._limits.get(team, {}).get(key), self.used(team, key)
-        more = 0 if limit is None else max(0, used + amount - limit) - max(0, used - limit)
-        return self._sum(space, key)[1] + more
-
-    def _lendable(self, space: str, key: Key, team: str = "", amount: int = 0) -> int:
-        """What those that lend have not used, once ``team`` has that much more."""
-        limit, used = self._limits.get(team, {}).get(key), self.used(team, key)
-        less = 0 if limit is None or not self._quotas[team].lend else max(0, limit - used) - max(0, limit - used - amount)
-        return self._sum(space, key)[2] - less
+    def _owed(self, space: str, team: str, key: Key, more: int) -> int:
+        """What the teams of a workspace have beyond their own limits and nobody lends, once ``team`` has ``more``; below 0: to spare."""
+        _used, beyond, left = self._sums[(space, key)]
+        _before, old_beyond, old_left = self._parts(team, key)
+        _now, new_beyond, new_left = self._parts(team, key, more)
+        return (beyond - old_beyond + new_beyond) - (left - old_left + new_left)
 
 
 def _by_key(limits: Iterable[Limit]) -> dict[Key, int]:
