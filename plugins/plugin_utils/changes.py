@@ -13,6 +13,7 @@ import typing as t
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import home
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MODE_OF,
@@ -443,13 +444,13 @@ class _Search:
     def together(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Key, Proposal]]:
         """Of many that nothing else helps, how many more hosts it takes: all that want one kind of GPU are asked at once, the largest kind
         first, and whoever has a place in the whole fleet with so many is told so."""
-        waiting: dict[tuple[str, int, str], dict[Key, Proposal]] = {}
-        boards: dict[tuple[str, int, str], tuple[Need, tuple[Host | None, Gpu]]] = {}
+        waiting: dict[tuple[str, str, int, str], dict[Key, Proposal]] = {}
+        boards: dict[tuple[str, str, int, str], tuple[Need, tuple[Host | None, Gpu]]] = {}
         for each in proposals:
             need = self.scene.needs[each.service]
             board = next((known.board for alike, known in self.known.items() if alike in (need, replace(need, service=SELF))), None)
             if board is not None and self._where(need, Option("hosts", 0, "", ())) is not None:
-                kind = (need.environment, need.count, board[1].board)
+                kind = (need.environment, need.data_class, need.count, board[1].board)
                 waiting.setdefault(kind, {})[(each.service, each.replica)] = each
                 boards.setdefault(kind, (need, board))
         self.left = self.share = min(SHARED_BUDGET, 4 * self.budget)
@@ -485,8 +486,8 @@ class _Search:
         like, gpu = board
         hosts = tuple(_host(need, like, gpu, f"more-{number:04}") for number in range(1, count + 1))
         gpus = f"{need.count} free GPUs" if need.count > 1 else "a free GPU"
-        one = f"a host of environment '{need.environment}' with {gpus}"
-        many = f"{count} hosts of environment '{need.environment}', each with {gpus}"
+        one = f"a host of {home(need)} with {gpus}"
+        many = f"{count} hosts of {home(need)}, each with {gpus}"
         back = sorted({place.host for place in self.solution.waiting if place.service == need.service and self._is_down(place.host)})
         bring = f"bring {' and '.join(back)} back, or " if back else ""
         text = f"{bring}add {one if count == 1 else many} ({gpu.board})"
@@ -523,6 +524,7 @@ def _host(need: Need, like: Host | None, gpu: Gpu, name: str) -> Host:
     more: dict[str, t.Any] = {} if like is None else {"shared_reserve_mib": like.shared_reserve_mib, "ports": like.ports}
     modes = tuple(sorted({MODE_OF[need.isolation], *(() if like is None else like.modes)}))
     free = Resources(None, None, None, None)
+    more["data_classes"] = (need.data_class,) if need.data_class else ()
     return Host(name, need.environment, gpus, modes=modes, sharing=(need.sharing,), capacity=free, **more)
 
 

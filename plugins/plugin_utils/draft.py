@@ -160,7 +160,7 @@ class Draft:
         """That place, taken, as long as every rule allows it now; None when one does not."""
         host = self.fleet.hosts[where.host]
         states, mode = host.usable(where.gpus), MODE_OF[need.isolation]
-        if not states or host.free.shortage(need.resources) or host.rule_refusal(need) is not None:
+        if not states or not host.host.admits(need) or host.free.shortage(need.resources) or host.rule_refusal(need) is not None:
             return None
         for state in states:
             if (

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -55,10 +56,28 @@ def _explained(fleet: Fleet, need: Need, replica: int, before: Placement | None)
         there = sorted({host.host.environment for host in fleet.hosts.values()})
         help_ = f"write one of {', '.join(there)}, or set fleet_environment on a host" if there else "this run has no host at all"
         return f"no host has the environment '{need.environment}'", help_
+    if not any(host.host.may_have(need) for host in hosts):
+        return _no_host_for_the_data(hosts, need)
     name = f"{need.service}-{replica}"
     reasons = [(host.host.name, _host_reason(fleet, host, need, name)) for host in hosts]
-    case = Case(fleet, [host for host in hosts if not host.host.down], need, name)
+    case = Case(fleet, [host for host in hosts if not host.host.down and host.host.may_have(need)], need, name)
     return _grouped(reasons), next(text for helper in _HELPERS for text in helper(case))
+
+
+def _no_host_for_the_data(hosts: Sequence[HostState], need: Need) -> tuple[str, str]:
+    """Nobody says that the class of its data may be anywhere; or it is a slip of the pen."""
+    known = sorted({each for host in hosts for each in host.host.data_classes})
+    close = difflib.get_close_matches(need.data_class, known, n=1, cutoff=0.6)
+    help_ = f"add '{need.data_class}' to fleet_data_classes of a host that may have such data"
+    return f"no host of environment '{need.environment}' may have data of class '{need.data_class}' (fleet_data_classes)", (
+        f"did you mean '{close[0]}'? Or {help_}" if close else help_
+    )
+
+
+def home(need: Need) -> str:
+    """Where a host would have to be for the service, in words: ``environment 'production'``."""
+    data = f" that may have data of class '{need.data_class}'" if need.data_class else ""
+    return f"environment '{need.environment}'{data}"
 
 
 def _adopted(before: Placement | None) -> tuple[str, str]:
@@ -87,6 +106,8 @@ def _names(names: Sequence[str]) -> str:
 def _host_reason(fleet: Fleet, host: HostState, need: Need, name: str) -> str:
     if host.host.down:
         return "down"
+    if not host.host.may_have(need):
+        return f"may not have data of class '{need.data_class}' (fleet_data_classes)"
     short = host.free.shortage(need.resources)
     if short:
         return ", ".join(f"needs {_amount(kind, want)} and has {_amount(kind, max(have, 0))} left" for kind, (want, have) in short.items())
@@ -158,7 +179,7 @@ def _acceptable(state: GpuState, need: Need) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Case:
-    """A replica without a place, and the hosts of its environment that are up."""
+    """A replica without a place, and the hosts that may have it and are up."""
 
     fleet: Fleet
     hosts: Sequence[HostState]
@@ -345,9 +366,9 @@ def _help_gate(case: Case) -> Iterator[str]:
 
 def _help_more(case: Case) -> Iterator[str]:
     gpus = f"{case.need.count} free GPUs" if case.need.count > 1 else "a free GPU"
-    down = [host.host.name for host in case.fleet.hosts.values() if host.host.down and host.host.environment == case.need.environment]
+    down = [host.host.name for host in case.fleet.hosts.values() if host.host.down and host.host.admits(case.need)]
     back = f"bring {_names(down)} back, " if down else ""
-    yield f"{back}add a host of environment '{case.need.environment}' with {gpus} for {what(case.need)}, or ask for fewer replicas"
+    yield f"{back}add a host of {home(case.need)} with {gpus} for {what(case.need)}, or ask for fewer replicas"
 
 
 _Helper = Callable[[Case], Iterator[str]]

@@ -180,7 +180,7 @@ class Room:
         stamp = draft.fleet.stamp(need)
         found: list[Way] = []
         for name, host in draft.fleet.hosts.items():
-            if host.host.environment != need.environment or host.host.down or (only is not None and name not in only):
+            if not host.host.admits(need) or host.host.down or (only is not None and name not in only):
                 continue
             if force and self._lowest(host) >= priority:
                 continue
@@ -318,7 +318,7 @@ class Room:
         """What a place could count against the quota of its team, the least first; nothing where that does not matter."""
         if not self._draft.fleet.books.tight(need.team, need.count):
             return []
-        hosts = [host for host in self._draft.fleet.hosts.values() if host.host.environment == need.environment]
+        hosts = [host for host in self._draft.fleet.hosts.values() if host.host.admits(need)]
         boards = {state.gpu.board: state for host in hosts for state in host.gpus}
         return sorted({charge for state in boards.values() for charge in _charges(state, need)}, key=_amount)
 

@@ -82,7 +82,7 @@ def stay(draft: Draft, key: Key, place: Placement) -> bool:
 
 def still_right(need: Need, place: Placement, host: HostState, states: tuple[GpuState, ...], changed: bool) -> bool:
     """Would the service get this place today, if it were free?"""
-    if need.environment != host.host.environment or place.mode != MODE_OF[need.isolation] or len(states) != need.count:
+    if not host.host.admits(need) or place.mode != MODE_OF[need.isolation] or len(states) != need.count:
         return False
     if host.free.shortage(need.resources) or not all(_allowed(need, place, state) for state in states):
         return False

@@ -32,7 +32,7 @@ SCHEMA = 1
 # Parts that no host's plan has, and that a deploy carries out all the same: no container is made anew for them.
 SETTINGS = ("route", "rollout", "lease")
 # Fields whose change alone is no reason to touch a replica that runs.
-NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description", "secrets", "needs", "placement", *SETTINGS})
+NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description", "secrets", "needs", "placement", "data_class", *SETTINGS})
 # Fields that came with a later release: where they are not used, they must not make every plan before it stale.
 _LATER = frozenset({"triton", "speech", "weights"})
 # The collection pins a replica to its slice by the device request alone; these would fight with it.
@@ -365,6 +365,9 @@ class ManifestModel(Strict):
     service: Name
     team: Name
     environment: Name = Field(description="only hosts of this environment are considered")
+    data_class: Name | None = Field(
+        default=None, description="class of the data that it handles: only hosts that list it in fleet_data_classes are considered"
+    )
     description: str = ""
     owner: str = ""
     runtime: Name = Field(default="http", description="a runtime of docs/runtimes.md, or a site's own template")

@@ -26,7 +26,7 @@ class Offer(t.NamedTuple):
 
 
 def offers(fleet: Fleet, need: Need, hosts: Iterable[HostState] | None = None) -> Iterator[Offer]:
-    """What each host of the service's environment that has the CPU, memory and disk for it can do. ``hosts``: only these."""
+    """What each host that may have the service, and has the CPU, memory and disk for it, can do. ``hosts``: only these."""
     question = question_of(fleet, need)
     for host in fleet.hosts.values() if hosts is None else hosts:
         offer = offer_of(host, need, question)
@@ -36,7 +36,7 @@ def offers(fleet: Fleet, need: Need, hosts: Iterable[HostState] | None = None) -
 
 def offer_of(host: HostState, need: Need, question: object) -> Offer | None:
     """The best that one host can do for a need. It is remembered for this ``question`` until something changes there."""
-    if host.host.environment != need.environment or not host.free.holds(need.resources):
+    if not host.host.admits(need) or not host.free.holds(need.resources):
         return None
     if host.rulebook.alone(need) and host.rule_refusal(need) is not None:
         return None
@@ -62,7 +62,7 @@ def kind_of(need: Need) -> tuple[t.Any, ...]:
     """Equal for needs that any host would answer in the same way, as long as it has no replica of theirs."""
     bars = tuple(sorted(need.bars.items())) if need.bars else ()
     size = (need.isolation, need.memory_mib, need.count, need.profile, need.compute, need.sharing, need.resources)
-    return (need.environment, need.team, need.models, need.not_models, need.rules, bars, *size)
+    return (need.environment, need.data_class, need.team, need.models, need.not_models, need.rules, bars, *size)
 
 
 def _nearness(host: HostState, need: Need, state: GpuState | None = None) -> tuple[int, int]:

@@ -154,6 +154,7 @@ class Host:
     """One host: what policy allows on it, what it can still give (the reserve is already taken off), and its GPUs.
 
     ``down``: nobody reaches it. It gets nothing, whatever its GPUs; adopted services stay on it, the others go where there is a place.
+    ``data_classes``: of the classes of data that services name, those that may be here.
     """
 
     name: str
@@ -168,6 +169,15 @@ class Host:
     ports: tuple[int, ...] = tuple(range(18000, 19000))
     listening: frozenset[int] = frozenset()
     down: bool = False
+    data_classes: tuple[str, ...] = ()
+
+    def admits(self, need: Need) -> bool:
+        """May the service be here, whatever room there is: is the environment its own, and may the class of its data be here?"""
+        return self.environment == need.environment and self.may_have(need)
+
+    def may_have(self, need: Need) -> bool:
+        """May the class of data that the service handles be here? A service that names none goes anywhere."""
+        return not need.data_class or need.data_class in self.data_classes
 
 
 class Bar(t.NamedTuple):
@@ -237,7 +247,7 @@ class Need:
     """One service. ``ports``: (name, host port asked for or None). ``memory_mib`` is needed on each GPU or slice.
 
     ``sharing`` counts with isolation ``shared`` only. ``bars``: where the compatibility gate says no.
-    ``team``: whose quota it counts against; a team without a quota has no limit.
+    ``team``: whose quota it counts against; a team without a quota has no limit. ``data_class``: of the data that it handles; '' for none.
     """
 
     service: str
@@ -258,6 +268,7 @@ class Need:
     bars: Bars = field(default_factory=dict, hash=False)
     team: str = ""
     rules: Rules = Rules()
+    data_class: str = ""
 
     def wants(self, board: str) -> bool:
         """May this service run on a board of this catalogue id?"""

@@ -15,6 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
 #: What can be in the way, in the order in which it is looked at; the last word that every host has is the binding one.
 CAUSES: t.Final = (
     "environment",
+    "data class",
     "host down",
     "no GPU",
     "adopted",
@@ -75,6 +76,8 @@ COSTS: t.Final[Mapping[str, int]] = {
     "repair": 850,
     "priority": 900,
     "stop": 950,
+    # That data may be on one more host is for whoever answers for the data to say: nearly the last thing, and never that it be less than it is.
+    "data_class": 1500,
     "hosts": 2000,
 }
 #: Causes that are between the service and the kinds of GPU that there are: they bind only where no GPU of the right kind is in question.

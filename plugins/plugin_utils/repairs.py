@@ -89,13 +89,14 @@ class Scene:
         if len(here) <= MOST_HOSTS:
             return here
 
-        def rank(host: HostState) -> tuple[bool, bool, float, str]:
+        def rank(host: HostState) -> tuple[bool, bool, bool, float, str]:
             wanted = sum(need.wants(state.gpu.board) for state in host.gpus)
             # What nothing moves is not worth a look.
             stays = sum(count for service, count in host.replicas.items() if service in self.needs and self.needs[service].adopted)
             there = sum(host.replicas.values())
             dead = wanted < need.count or (there == stays and stays >= wanted)
-            return (dead, bool(host.free.shortage(need.resources)), there / max(wanted, 1), host.host.name)
+            away = not host.host.may_have(need)
+            return (away, dead, bool(host.free.shortage(need.resources)), there / max(wanted, 1), host.host.name)
 
         return sorted(here, key=rank)[:MOST_HOSTS]
 
@@ -105,6 +106,7 @@ class Scene:
         found = [
             blockers[0].best
             for host in self._likely(need)
+            if host.host.may_have(need)
             for blockers in self._all_gpus(host, self._bare(need))
             if blockers is not None and len(blockers) == 1 and blockers[0].cause == cause
         ]
@@ -119,7 +121,7 @@ class Scene:
         """All of a need that a GPU asks about: the same for many services that have no place yet."""
         service = need.service if need.service in self.names_of else SELF
         rules = Rules(max_per_gpu=need.rules.max_per_gpu)
-        return replace(need, service=service, replicas=1, resources=Resources(), ports=(), team="", rules=rules)
+        return replace(need, service=service, replicas=1, resources=Resources(), ports=(), team="", rules=rules, data_class="")
 
     def _on_gpus(self, host: HostState, bare: Need) -> tuple[Blocker, ...] | None:
         """As :meth:`_of_gpus`, remembered."""
@@ -162,6 +164,7 @@ class Scene:
         if key not in self._room_blockers:
             self._room_blockers[key] = tuple(self._of_host(host, need, name))
         yield from self._room_blockers[key]
+        yield from _data_blockers(host, need)
         yield from self._rule_blockers(host, need)
 
     def _of_host(self, host: HostState, need: Need, name: str) -> Iterator[Blocker]:
@@ -230,6 +233,14 @@ class Scene:
                     found.append((asked, len(gone), memory, start, profile, gone))
             self._ways[key] = min(found)[-1] if found else None
         return self._ways[key]
+
+
+def _data_blockers(host: HostState, need: Need) -> Iterator[Blocker]:
+    """What the data is, its owner knows, and no manifest is told to say less: a host may be allowed to have it, or it may not."""
+    if not host.host.may_have(need):
+        text = f"add '{need.data_class}' to fleet_data_classes of {host.host.name}, if such data may be there"
+        edit = Edit("host", host.host.name, "data_classes", tuple(sorted((*host.host.data_classes, need.data_class))))
+        yield Blocker("data class", (option_of("data_class", text, edit),))
 
 
 class _Look:

@@ -91,6 +91,8 @@ class _Judge:
                 self.say(place, "has another kind or number of devices than asked for")
             if need.environment != self.hosts[place.host].environment:
                 self.say(place, "is in another environment")
+            if need.data_class and need.data_class not in self.hosts[place.host].data_classes:
+                self.say(place, f"has data of class {need.data_class}, which may not be there")
             for uuid in place.gpus:
                 self._check_gpu(place, need, self.gpus[(place.host, uuid)])
         for one, other in itertools.combinations(self.here, 2):
@@ -336,6 +338,8 @@ class _Judge:
 
     def _has_room(self, host: t.Any, need: t.Any, own: list[t.Any]) -> bool:
         if host.environment != need.environment:
+            return False
+        if need.data_class != "" and host.data_classes.count(need.data_class) == 0:
             return False
         for kind in ("cpus", "memory", "shm", "disk"):
             have = getattr(host.capacity, kind)

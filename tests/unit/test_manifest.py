@@ -41,6 +41,7 @@ def test_a_short_manifest_gets_all_defaults() -> None:
         "service": "receipt-ocr",
         "team": "claims",
         "environment": "production",
+        "data_class": None,
         "description": "",
         "owner": "",
         "runtime": "http",

@@ -176,6 +176,18 @@ def environment_of_no_host(made: World) -> None:
     made.target = replace(made.target, environment=made.rng.choice(("training", "staging")))
 
 
+def _classes_elsewhere(made: World) -> None:
+    """The hosts that are full may have such data, and the one with room may not, unless the case gives it that."""
+    made.hosts = [replace(each, data_classes=("personal",)) for each in made.hosts]
+    made.target = replace(made.target, data_class="personal")
+
+
+@plant("data class", _classes_elsewhere)
+def data_that_may_not_be_there(made: World) -> None:
+    """The host with room may have data of other classes only."""
+    made.home(data_classes=("internal", "public"))
+
+
 # The host lacks something.
 
 
@@ -540,6 +552,7 @@ CHANCES: dict[str, tuple[str, Plant]] = {
     "gate": ("compatibility", _bars),
     "quota": ("quota", _used_up),
     "environment": ("environment", _target(environment="training")),
+    "data": ("data class", _target(data_class="personal")),
     "cut-off": ("priority", _full_of(80)),
     "full": ("in use", _full_of(50)),
 }
