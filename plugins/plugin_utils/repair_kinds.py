@@ -76,7 +76,8 @@ COSTS: t.Final[Mapping[str, int]] = {
     "repair": 850,
     "priority": 900,
     "stop": 950,
-    # That data may be on one more host is for whoever answers for the data to say: nearly the last thing, and never that it be less than it is.
+    # That data may be on one more host is for whoever answers for the data to say: nearly the last thing. That it be of a lesser class is
+    # no change at all.
     "data_class": 1500,
     "hosts": 2000,
 }
