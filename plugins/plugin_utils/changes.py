@@ -14,15 +14,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import home
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import gpus_of, host_with, serves
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
-    MODE_OF,
     Gpu,
     Host,
     Need,
     Placement,
     Problem,
-    Resources,
     Solution,
     Unplaced,
 )
@@ -204,7 +203,7 @@ class _Search:
         if need.adopted:
             yield from (Proposal(need.service, number, "adopted") for number in rest)
             return
-        own = need.service in self.at or need.rules.all_or_nothing or self.scene.fleet.rulebook.alone(need)
+        own = need.service in self.at or need.rules.all_or_nothing or need.keep_room or self.scene.fleet.rulebook.alone(need)
         alike = need if own else replace(need, service=SELF)
         if alike not in self.known:
             self.known[alike] = _Known(*self._options(alike, rest), self._board(alike))
@@ -484,8 +483,9 @@ class _Search:
 
     def _more_hosts(self, need: Need, board: tuple[Host | None, Gpu], count: int) -> Option:
         like, gpu = board
-        hosts = tuple(_host(need, like, gpu, f"more-{number:04}") for number in range(1, count + 1))
-        gpus = f"{need.count} free GPUs" if need.count > 1 else "a free GPU"
+        each = gpus_of(need, gpu)
+        hosts = tuple(host_with(need, like, gpu, f"more-{number:04}", each) for number in range(1, count + 1))
+        gpus = f"{each} free GPUs" if each > 1 else "a free GPU"
         one = f"a host of {home(need)} with {gpus}"
         many = f"{count} hosts of {home(need)}, each with {gpus}"
         back = sorted({place.host for place in self.solution.waiting if place.service == need.service and self._is_down(place.host)})
@@ -505,27 +505,9 @@ class _Search:
                 kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
             for kind in sorted(kinds):
                 host, gpu = kinds[kind]
-                if need.wants(gpu.board) and self._serves(need, gpu):
+                if need.wants(gpu.board) and serves(need, gpu):
                     return host, gpu
         return None
-
-    def _serves(self, need: Need, gpu: Gpu) -> bool:
-        host = _host(need, None, gpu, "more-0001")
-        alone = replace(need, replicas=1, bars={}, rules=type(need.rules)(), ports=())
-        return bool(make_plan(Problem((host,), (alone,)), trial=True).placements)
-
-
-def _host(need: Need, like: Host | None, gpu: Gpu, name: str) -> Host:
-    """A host with empty GPUs of this kind, as many as one replica needs, and no other limit."""
-    gpus = tuple(
-        Gpu(f"GPU-{name}-{number}", f"0000:{number + 1:02x}:00.0", gpu.board, gpu.memory_mib, gpu.geometry, mps_clients=gpu.mps_clients)
-        for number in range(need.count)
-    )
-    more: dict[str, t.Any] = {} if like is None else {"shared_reserve_mib": like.shared_reserve_mib, "ports": like.ports}
-    modes = tuple(sorted({MODE_OF[need.isolation], *(() if like is None else like.modes)}))
-    free = Resources(None, None, None, None)
-    more["data_classes"] = (need.data_class,) if need.data_class else ()
-    return Host(name, need.environment, gpus, modes=modes, sharing=(need.sharing,), capacity=free, **more)
 
 
 def _elsewhere(place: Placement, old: Placement) -> bool:

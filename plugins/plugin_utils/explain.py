@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way, words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
@@ -38,7 +39,7 @@ _SLICES: WeakKeyDictionary[Fleet, dict[Need, list[tuple[HostState, tuple[str, ..
 
 def explain(fleet: Fleet, need: Need, replica: int, before: Placement | None) -> tuple[str, str]:
     """(reason, the nearest thing that would help), one line each. The fleet is as the plan leaves it, and changes no more."""
-    if before is not None or need.adopted or fleet.rulebook.alone(need):
+    if before is not None or need.adopted or need.keep_room or fleet.rulebook.alone(need):
         return _explained(fleet, need, replica, before)
     said = _SAID.setdefault(fleet, {})
     # A service of several replicas may have places that are its own.
@@ -125,7 +126,10 @@ def _host_reason(fleet: Fleet, host: HostState, need: Need, name: str) -> str:
             counts[refusal] += 1
     if open_ >= need.count:
         ports = host.choose_ports(need, name, {}, fleet.asked)
-        return ports if isinstance(ports, str) else f"no {need.count} free GPUs of one board"
+        if isinstance(ports, str):
+            return ports
+        lost = in_the_way(fleet, host, need)
+        return words(need, lost) if lost else f"no {need.count} free GPUs of one board"
     texts = [f"{_gpus(count)} {text}" for text, count in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))]
     return ", ".join([*([f"{_gpus(open_)} free of the {need.count} needed"] if open_ else []), *texts])
 
@@ -207,6 +211,8 @@ def _help_host(case: Case) -> Iterator[str]:
             asked = any(port is not None for _name, port in case.need.ports)
             cure = "leave the host port out, and a free one is chosen" if asked else "widen fleet_ports"
             yield f"{host.host.name} has room on its GPUs: {cure}"
+        elif lost := in_the_way(case.fleet, host, case.need):
+            yield f"{host.host.name} has room on its GPUs: leave 'keep_room' of {' and '.join(lost)} out"
 
 
 def _help_moves(case: Case) -> Iterator[str]:

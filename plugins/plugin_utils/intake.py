@@ -81,6 +81,7 @@ def need_of(manifest: Manifest, bars: Mapping[str, Bars] | None = None) -> Need:
         team=model.team,
         rules=_rules(model.placement),
         data_class=model.data_class or "",
+        keep_room=model.rollout.keep_room,
     )
 
 

@@ -332,6 +332,7 @@ class Rollout(Strict):
     way: t.Literal["auto", "stop-first"] = Field(
         default="auto", description="auto: the new version proves itself beside the old one where there is room for both"
     )
+    keep_room: bool = Field(default=False, description="room for that is kept free on each host with a replica of the service")
     timeout: int = Field(default=600, ge=1, description="seconds until a new version that does not become healthy has failed")
     settle: int = Field(default=10, ge=0, description="seconds that it has to stay healthy")
     drain: int = Field(default=30, ge=0, description="seconds that requests in progress get to end before the old version is stopped")

@@ -41,9 +41,9 @@ def offer_of(host: HostState, need: Need, question: object) -> Offer | None:
     if host.rulebook.alone(need) and host.rule_refusal(need) is not None:
         return None
     if host.replicas.get(need.service):
-        return _FINDERS[need.isolation](host, need)
+        return _best(host, need)
     if question not in host.answers:
-        host.answers[question] = _FINDERS[need.isolation](host, need)
+        host.answers[question] = _best(host, need)
     found: Offer | None = host.answers[question]
     return found
 
@@ -74,10 +74,9 @@ def _nearness(host: HostState, need: Need, state: GpuState | None = None) -> tup
     return (0 if need.rules.spread == "gpu" else here), beside
 
 
-def _best_slice(host: HostState, need: Need) -> Offer | None:
+def _slices(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator[Offer]:
     """Away from replicas of the same service, then the smallest profile, then the least change, then the least harm."""
-    best: Offer | None = None
-    for state in host.gpus:
+    for state in states:
         if state.cutter is None or state.refusal("mig") is not None or not state.serves(need):
             continue
         names = () if state.crowded(need) else state.profiles(need)
@@ -86,20 +85,16 @@ def _best_slice(host: HostState, need: Need) -> Offer | None:
             continue
         effort = 0 if cut.reuse else 1 if state.mode == "mig" else 2 if not state.changes_mode("mig") else 3
         size = (cut.memory_mib, cut.slices, cut.dropped, effort, cut.loss)
-        rank = (*_nearness(host, need, state), *size, host.host.name, state.gpu.pci, cut.slice)
-        if best is None or rank < best.rank:
-            best = Offer(rank, host, (state,), cut)
-    return best
+        yield Offer((*_nearness(host, need, state), *size, host.host.name, state.gpu.pci, cut.slice), host, (state,), cut)
 
 
-def _best_whole(host: HostState, need: Need) -> Offer | None:
+def _wholes(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator[Offer]:
     """GPUs of one board: the smallest that serves, those without MIG first, and the host that is left with the fewest free."""
     boards: dict[str, list[GpuState]] = {}
-    for state in host.gpus:
+    for state in states:
         fits = state.refusal("whole") is None and state.serves(need) and state.gpu.memory_mib >= need.memory_mib
         if fits and state.debit(need) is None:
             boards.setdefault(state.gpu.board, []).append(state)
-    found: list[Offer] = []
     for free in boards.values():
         if len(free) < need.count:
             continue
@@ -109,14 +104,12 @@ def _best_whole(host: HostState, need: Need) -> Offer | None:
         cuttable = sum(state.cutter is not None for state in taken)
         memory = sum(state.gpu.memory_mib for state in taken)
         rank = (_nearness(host, need)[0], memory, change, cuttable, len(free), host.host.name, taken[0].gpu.pci)
-        found.append(Offer(rank, host, taken))
-    return min(found, key=lambda offer: offer.rank, default=None)
+        yield Offer(rank, host, taken)
 
 
-def _best_share(host: HostState, need: Need) -> Offer | None:
+def _shares(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator[Offer]:
     """Away from replicas of the same service, then a GPU that is shared already, then the fullest that serves."""
-    best: Offer | None = None
-    for state in host.gpus:
+    for state in states:
         if state.refusal("shared", need.sharing) is not None or not state.serves(need):
             continue
         if state.crowded(need) or state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is not None:
@@ -125,9 +118,24 @@ def _best_share(host: HostState, need: Need) -> Offer | None:
             continue
         change = (state.mode != "shared", state.changes_mode("shared"), state.cutter is not None)
         rank = (*_nearness(host, need, state), *change, state.memory_free, host.host.name, state.gpu.pci)
-        if best is None or rank < best.rank:
-            best = Offer(rank, host, (state,))
-    return best
+        yield Offer(rank, host, (state,))
 
 
-_FINDERS: dict[str, t.Callable[[HostState, Need], Offer | None]] = {"slice": _best_slice, "exclusive": _best_whole, "shared": _best_share}
+_FINDERS: dict[str, t.Callable[[HostState, Need, Iterable[GpuState]], Iterator[Offer]]] = {
+    "slice": _slices,
+    "exclusive": _wholes,
+    "shared": _shares,
+}
+
+
+def every(host: HostState, need: Need, states: Iterable[GpuState] | None = None) -> Iterator[Offer]:
+    """What each GPU of a host can do, or each kind of them, whatever else the host lacks. ``states``: only these."""
+    yield from _FINDERS[need.isolation](host, need, host.gpus if states is None else states)
+
+
+def _best(host: HostState, need: Need) -> Offer | None:
+    return min(every(host, need), key=_rank, default=None)
+
+
+def _rank(offer: Offer) -> Rank:
+    return offer.rank

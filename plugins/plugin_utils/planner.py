@@ -15,11 +15,13 @@ import heapq
 import typing as t
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, needed_there, take
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, needed_there
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explain
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.giving_way import Room
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import drains, keep_all, must_leave, part
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import kept
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
@@ -32,7 +34,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
     Unplaced,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, take
 
 __all__ = ["Offer", "make_plan", "offers"]
 
@@ -345,8 +347,13 @@ def _by_replica(previous: Iterable[Placement], fleet: Fleet) -> Mapping[Key, Pla
 def _layouts(fleet: Fleet) -> dict[tuple[str, str], GpuLayout]:
     layouts: dict[tuple[str, str], GpuLayout] = {}
     for name, host in fleet.hosts.items():
+        spares = kept(fleet, host).spares if fleet.keepers else None
         for state in host.gpus:
             layout = state.layout()
+            if layout is not None and spares is not None and layout.mode == "mig":
+                # Slices that nobody needs go where a rollout's has to fit.
+                stay = {*state.fixed, *spares[state.gpu.uuid]}
+                layout = replace(layout, slices=tuple(one for one in layout.slices if one in stay))
             if layout is not None:
                 layouts[(name, state.gpu.uuid)] = layout
     return layouts

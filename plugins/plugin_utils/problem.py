@@ -248,6 +248,7 @@ class Need:
 
     ``sharing`` counts with isolation ``shared`` only. ``bars``: where the compatibility gate says no.
     ``team``: whose quota it counts against; a team without a quota has no limit. ``data_class``: of the data that it handles; '' for none.
+    ``keep_room``: on each host with a replica of it, room stays free for one more, which a rollout has beside it.
     """
 
     service: str
@@ -269,6 +270,7 @@ class Need:
     team: str = ""
     rules: Rules = Rules()
     data_class: str = ""
+    keep_room: bool = False
 
     def wants(self, board: str) -> bool:
         """May this service run on a board of this catalogue id?"""

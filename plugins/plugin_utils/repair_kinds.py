@@ -41,6 +41,7 @@ CAUSES: t.Final = (
     "spread",
     "apart",
     "together",
+    "kept room",
     "quota",
     "group",
 )
@@ -57,6 +58,7 @@ COSTS: t.Final[Mapping[str, int]] = {
     "spread": 400,
     "apart": 400,
     "together": 400,
+    "keep_room": 400,
     "mode": 400,
     "sharing": 400,
     "models": 450,
@@ -72,6 +74,7 @@ COSTS: t.Final[Mapping[str, int]] = {
     "replicas": 700,
     "outsider": 750,
     "preemption": 750,
+    "others_room": 760,
     "capacity": 800,
     "repair": 850,
     "priority": 900,

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import take
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Problem, Resources, Rules, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     SELF,
@@ -27,7 +27,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     merged,
     option_of,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState, take
 
 #: Of more hosts than these only the likeliest are looked at.
 MOST_HOSTS: t.Final = 48
@@ -166,6 +166,7 @@ class Scene:
         yield from self._room_blockers[key]
         yield from _data_blockers(host, need)
         yield from self._rule_blockers(host, need)
+        yield from self._kept_blockers(host, need)
 
     def _of_host(self, host: HostState, need: Need, name: str) -> Iterator[Blocker]:
         for kind, (want, have) in host.free.shortage(need.resources).items():
@@ -214,6 +215,14 @@ class Scene:
         if rules.together and not any(other in rules.together for other in there):
             text = f"let it be on a host without {' or '.join(rules.together)} ('together')"
             yield Blocker("together", (option_of("together", text, Edit("service", service, "rules.together", ())),))
+
+    def _kept_blockers(self, host: HostState, need: Need) -> Iterator[Blocker]:
+        """Room that is kept for rollouts, and is all that is in the way."""
+        lost = in_the_way(self.fleet, host, need)
+        if lost:
+            edits = [Edit("service", service, "keep_room", False) for service in lost]
+            text = f"leave 'keep_room' of {' and '.join(lost)} out, whose rollouts may then have to stop first on {host.host.name}"
+            yield Blocker("kept room", (option_of("keep_room" if lost == (need.service,) else "others_room", text, *edits),))
 
     def _rules_of(self, service: str) -> Rules:
         return self.needs[service].rules if service in self.needs else Rules()

@@ -8,6 +8,7 @@ Every rule is written out once more, in the plainest way, so that a mistake woul
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import typing as t
@@ -26,6 +27,7 @@ def complaints(problem: t.Any, solution: t.Any) -> list[str]:
     judge.check_rules()
     judge.check_quotas()
     judge.check_displaced()
+    judge.check_kept_room()
     return judge.wrong
 
 
@@ -217,6 +219,8 @@ class _Judge:
             own = [place for place in self.here if (place.service, place.replica) == (each.service, each.replica)]
             if need.adopted or need.ports or need.rules.all_or_nothing or self._quota(need.team):
                 continue
+            if any(each.keep_room for each in self.problem.needs):
+                continue  # whose room for a rollout it would take is a question of its own
             if any(self._has_room(host, need, own) for host in self.hosts.values()):
                 self.say(each, "could have been placed")
             if self.problem.preemption and not own:
@@ -336,6 +340,106 @@ class _Judge:
             if each.way == "moved" and (each.service in self.problem.changed or not here or not self.problem.moves):
                 self.say(each, "moved and should not have")
 
+    # Who is new takes no room that is kept for rollouts, and has its own.
+
+    def check_kept_room(self) -> None:
+        for name in self.hosts:
+            there = [place for place in self.here if place.host == name]
+            new = [place for place in there if not self.kept(place)]
+            highest = max((self.needs[place.service].priority for place in new), default=0) if self.problem.preemption else 0
+            mine = {place.service for place in new if self._keeps(place.service) and self.needs[place.service].priority >= highest}
+            if not self._all_fit(name, sorted(mine), there):
+                self.wrong.append(f"{name}: there is no room for rollouts of {sorted(mine)} beside what is there")
+            # Nobody left, so what is new came to what there was: one service that had room has it still.
+            keepers = sorted({place.service for place in there if self._keeps(place.service)} - mine)
+            stayed = [place for place in there if place not in new]
+            left = [
+                place for place in self.problem.previous if place.host == name and not any(self.kept_at(place, each) for each in stayed)
+            ]
+            had = len(keepers) == 1 and not mine and not left and self.needs[keepers[0]].priority >= highest
+            if had and self._all_fit(name, keepers, stayed, False) and not self._all_fit(name, keepers, there):
+                self.wrong.append(f"{name}: the room for a rollout of {keepers[0]} was given away")
+
+    def kept_at(self, old: t.Any, new: t.Any) -> bool:
+        return (old.service, old.replica, old.mode, old.gpus, old.slice) == (new.service, new.replica, new.mode, new.gpus, new.slice)
+
+    def _keeps(self, service: str) -> bool:
+        return bool(self.needs[service].keep_room and not self.needs[service].adopted)
+
+    def _all_fit(self, name: str, services: list[str], there: list[t.Any], planned: bool = True) -> bool:
+        """Is there a place for one more of each, all at once, whatever has to be tried? ``planned``: beside the slices of the layouts."""
+        if not services:
+            return True
+        host, need = self.hosts[name], self.needs[services[0]]
+        for kind in ("cpus", "memory", "shm", "disk"):
+            have = getattr(host.capacity, kind)
+            used = sum(getattr(self.needs[place.service].resources, kind) for place in there)
+            if have is not None and used + getattr(need.resources, kind) > have + 1e-6:
+                return False
+        ports = {port for place in there for _name, port in place.ports} | set(host.listening)
+        ports |= {port for each in self.problem.needs for _name, port in each.ports if port is not None}
+        spare = [port for port in host.ports if port not in ports]
+        if len(spare) < len(need.ports):
+            return False
+        chosen = tuple((f"p{number}", spare[number]) for number in range(len(need.ports)))
+        return any(
+            self._all_fit(name, services[1:], [*there, _More(need.service, name, WANTED_MODE[need.isolation], gpus, one, chosen)], planned)
+            for gpus, one in self._spots_for_one_more(host, need, there, planned)
+        )
+
+    def _spots_for_one_more(self, host: t.Any, need: t.Any, there: list[t.Any], planned: bool) -> t.Iterator[tuple[tuple[str, ...], t.Any]]:
+        own = [place for place in there if place.service == need.service and not isinstance(place, _More)]
+        least = need.memory_mib
+        for place in own:
+            gpu = self.gpus[(host.name, place.gpus[0])]
+            if place.mode == "whole":
+                least = max(least, gpu.memory_mib)
+            elif place.mode == "mig":
+                least = max(least, *(each.memory_mib for each in gpu.geometry.profiles if each.name == place.slice.profile))
+        wanted = dataclasses.replace(need, memory_mib=least, rules=type(need.rules)())
+        mode = WANTED_MODE[need.isolation]
+        able = []
+        for gpu in host.gpus:
+            used = [place for place in there if gpu.uuid in place.gpus]
+            if not used and not gpu.pin and (gpu.mig != (mode == "mig") or (mode == "shared" and need.sharing == "mps")):
+                continue
+            homes = {uuid for place in own for uuid in place.gpus}
+            sizes = {self.gpus[(host.name, uuid)].memory_mib for uuid in homes}
+            if mode == "shared" and ((need.sharing == "mps" and gpu.uuid not in homes) or sizes - {gpu.memory_mib}):
+                continue
+            if mode == "mig":
+                yield from (((gpu.uuid,), one) for one in self._slices_for_one_more(host, gpu, wanted, used, planned))
+            elif self._gpu_has_room(host, gpu, wanted, [], [place for place in there if place.host == host.name]):
+                able.append(gpu)
+        if mode != "mig":
+            for several in itertools.combinations(able, need.count):
+                if len({gpu.board for gpu in several}) == 1:
+                    yield tuple(gpu.uuid for gpu in several), None
+
+    def _slices_for_one_more(self, host: t.Any, gpu: t.Any, need: t.Any, used: list[t.Any], planned: bool) -> t.Iterator[t.Any]:
+        if gpu.geometry is None or not self._gpu_has_room(host, gpu, need, [], used):
+            return
+        layout = self.solution.layouts.get((host.name, gpu.uuid)) if planned else None
+        owned = [place.slice for place in used]
+        held = [each.slice for each in gpu.instances if each.outsiders]
+        stay = [*layout.slices] if layout else held if used and not planned else [each.slice for each in gpu.instances]
+        every = {*stay, *owned}
+        free = [one for one in every if one not in owned and one not in held and not self._not_plain(gpu, one)]
+        most = max(each.sm for each in gpu.geometry.profiles)
+        for profile in gpu.geometry.profiles:
+            if profile.memory_mib < need.memory_mib or profile.sm < (need.compute or 0) * most:
+                continue
+            if (need.profile and not same_profile(profile.name, need.profile)) or (not need.profile and "+" in profile.name):
+                continue
+            for start in profile.starts:
+                new = _Spot(start, profile.name)
+                if any((one.start, one.profile) == new for one in free):
+                    yield from (one for one in free if (one.start, one.profile) == new)
+                    continue
+                there = any((one.start, one.profile) == new for one in every)
+                if not gpu.pin and not there and not impossible(gpu.geometry, (*every, new)):
+                    yield new
+
     def _has_room(self, host: t.Any, need: t.Any, own: list[t.Any]) -> bool:
         if host.environment != need.environment:
             return False
@@ -354,9 +458,10 @@ class _Judge:
         boards = [gpu.board for gpu in free]
         return any(boards.count(board) >= need.count for board in boards)
 
-    def _gpu_has_room(self, host: t.Any, gpu: t.Any, need: t.Any, own: list[t.Any]) -> bool:
+    def _gpu_has_room(self, host: t.Any, gpu: t.Any, need: t.Any, own: list[t.Any], others: list[t.Any] | None = None) -> bool:
         mode = WANTED_MODE[need.isolation]
-        there = [place for place in self.here if place.host == host.name and gpu.uuid in place.gpus and place not in own]
+        here = self.here if others is None else others
+        there = [place for place in here if place.host == host.name and gpu.uuid in place.gpus and place not in own]
         if gpu.blocked or gpu.cordoned or gpu.drain or gpu.outsiders or any(place.mode != mode for place in there):
             return False
         if (host.name, gpu.board) in need.bars:
@@ -410,6 +515,17 @@ class _Judge:
     @staticmethod
     def _not_plain(gpu: t.Any, new: t.Any) -> bool:
         return any((each.slice.start, each.slice.profile) == (new.start, new.profile) and not each.plain for each in gpu.instances)
+
+
+class _More(t.NamedTuple):
+    """What a rollout would have beside the others."""
+
+    service: str
+    host: str
+    mode: str
+    gpus: tuple[str, ...]
+    slice: t.Any
+    ports: tuple[tuple[str, int], ...]
 
 
 class _Spot(t.NamedTuple):

@@ -78,7 +78,7 @@ def test_a_short_manifest_gets_all_defaults() -> None:
         "triton": None,
         "speech": None,
         "route": None,
-        "rollout": {"way": "auto", "timeout": 600, "settle": 10, "drain": 30, "keep": 5, "warm_up": None},
+        "rollout": {"way": "auto", "keep_room": False, "timeout": 600, "settle": 10, "drain": 30, "keep": 5, "warm_up": None},
         "lease": None,
         "needs": None,
         "lifecycle": "managed",

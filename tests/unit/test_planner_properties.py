@@ -110,6 +110,7 @@ def needs(draw: st.DrawFn, service: str) -> Need:
         resources=Resources(draw(st.integers(0, 6)), draw(st.integers(0, 6)), 0, draw(st.integers(0, 6))),
         ports=ports,
         data_class=draw(st.sampled_from(["", "", "", "internal", "personal"])),
+        keep_room=draw(st.sampled_from([False, False, False, True])),
         bars=draw(st.sampled_from([{}, {}, {("h0", "a100-sxm4-80gb"): NO}, {("h0", "l40s"): NO, ("h1", "a30"): NO}])),
     )
 

@@ -275,6 +275,18 @@ def apart_as_the_neighbour_says(made: World) -> None:
     made.needs[-1] = replace(made.needs[-1], rules=Rules(apart=(TARGET,)))
 
 
+@plant("kept room", lambda made: made.on_home("calm", "0", "whole", adopted=True))
+def room_for_its_own_rollout(made: World) -> None:
+    """It wants room for a second one beside it, and a GPU has room for one."""
+    made.target = replace(made.target, isolation="exclusive", keep_room=True)
+
+
+@plant("kept room", _exclusive)
+def room_for_the_rollout_of_another(made: World) -> None:
+    """The second GPU is kept for the service on the first."""
+    made.on_home("calm", "0", "whole", keep_room=True)
+
+
 @plant("together", lambda made: made.needs.append(need("store", environment="staging")))
 def together_with_nobody(made: World) -> None:
     """Only where another service is, which has no place itself."""
