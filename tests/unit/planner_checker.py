@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import re
 import typing as t
+
+from ansible_collections.gpuops.fleet.tests.unit.planner_board_checker import Spot, impossible, same_profile, wanted_board
 
 WANTED_MODE = {"slice": "mig", "exclusive": "whole", "shared": "shared"}
 
@@ -432,7 +433,7 @@ class _Judge:
             if (need.profile and not same_profile(profile.name, need.profile)) or (not need.profile and "+" in profile.name):
                 continue
             for start in profile.starts:
-                new = _Spot(start, profile.name)
+                new = Spot(start, profile.name)
                 if any((one.start, one.profile) == new for one in free):
                     yield from (one for one in free if (one.start, one.profile) == new)
                     continue
@@ -501,7 +502,7 @@ class _Judge:
             ):
                 continue
             for start in profile.starts:
-                new = type(gpu.instances[0].slice)(start, profile.name) if gpu.instances else _Spot(start, profile.name)
+                new = type(gpu.instances[0].slice)(start, profile.name) if gpu.instances else Spot(start, profile.name)
                 if gpu.pin:
                     free = [(one.start, one.profile) for one in gpu.pin.slices if one not in owned and one not in held]
                     if (new.start, new.profile) in free:
@@ -526,41 +527,3 @@ class _More(t.NamedTuple):
     gpus: tuple[str, ...]
     slice: t.Any
     ports: tuple[tuple[str, int], ...]
-
-
-class _Spot(t.NamedTuple):
-    start: int
-    profile: str
-
-
-def wanted_board(board: str, need: t.Any) -> bool:
-    """Is the board among those that the service wants?"""
-    if [part for part in need.not_models if board.find(part.lower()) >= 0]:
-        return False
-    return not need.models or [part for part in need.models if board.find(part.lower()) >= 0] != []
-
-
-def same_profile(name: str, asked: str) -> bool:
-    """One driver's 3g.39gb is another's 3g.40gb; everything else of a name must be the same."""
-    one, other = (re.fullmatch(r"(\d+g)\.(\d+)gb(.*)", each) for each in (name, asked))
-    assert one is not None
-    assert other is not None
-    return one[1] == other[1] and one[3] == other[3] and abs(int(one[2]) - int(other[2])) <= 1
-
-
-def impossible(geometry: t.Any, slices: t.Sequence[t.Any]) -> str:
-    """Why these slices cannot be on one board together; '' when they can."""
-    profiles = {profile.name: profile for profile in geometry.profiles}
-    cells: list[int] = []
-    for one in slices:
-        if one.start not in profiles[one.profile].starts:
-            return f"{one.profile} cannot start at {one.start}"
-        cells.extend(range(one.start, one.start + profiles[one.profile].size))
-    if len(cells) != len(set(cells)):
-        return "slices overlap"
-    if sum(profiles[one.profile].slices for one in slices) > geometry.compute_slices:
-        return "more compute slices than the board has"
-    for profile in geometry.profiles:
-        if sum(one.profile == profile.name for one in slices) > profile.max:
-            return f"too many of {profile.name}"
-    return ""
