@@ -39,6 +39,13 @@ def keepers(fleet: Fleet, host: HostState) -> list[Need]:
 
 def kept(fleet: Fleet, host: HostState, least: int = -1) -> Kept:
     """For whom there is room beside everything that is on the host. ``least``: only services of this priority or a higher one."""
+    if ("room", least) not in host.answers:
+        host.answers["room", least] = _kept(fleet, host, least)
+    found: Kept = host.answers["room", least]
+    return found
+
+
+def _kept(fleet: Fleet, host: HostState, least: int) -> Kept:
     there = [need for need in keepers(fleet, host) if need.priority >= least]
     if not there:
         return Kept()
@@ -75,6 +82,20 @@ def taken_from(fleet: Fleet, host: HostState, need: Need, place: Placement, stat
         now = kept(fleet, host, least).services
     own = {need.service} if need.service in fleet.keepers else set()
     return tuple(sorted((before | own) - now))
+
+
+def rooms(fleet: Fleet, need: Need) -> dict[str, frozenset[str]]:
+    """The services that have room kept on each host, as far as the need has to leave it to them."""
+    least = need.priority if fleet.preemption else -1
+    wanted = [name for name, host in fleet.hosts.items() if any(host.replicas.get(service, 0) > 0 for service in fleet.keepers)]
+    return {name: kept(fleet, fleet.hosts[name], least).services for name in wanted}
+
+
+def robbed(fleet: Fleet, need: Need, before: Mapping[str, frozenset[str]]) -> bool:
+    """Has a service less room than it had, on a host where it still is? Who leaves may take room with him: a GPU that nobody is on any more
+    may have to change its mode first."""
+    now = rooms(fleet, need)
+    return any(fleet.hosts[name].replicas.get(each, 0) > 0 for name, had in before.items() for each in had - now.get(name, frozenset()))
 
 
 def in_the_way(fleet: Fleet, host: HostState, need: Need) -> tuple[str, ...]:
@@ -152,6 +173,7 @@ def _place(host: HostState, need: Need, offer: Offer) -> Placement:
 
 
 def _book(host: HostState, need: Need, place: Placement) -> None:
+    host.answers = {}
     host.free = host.free.less(need.resources)
     host.ports.update({port: place.name for _name, port in place.ports})
     host.replicas[need.service] = host.replicas.get(need.service, 0) + 1

@@ -14,14 +14,15 @@ from __future__ import annotations
 import heapq
 import typing as t
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, needed_there
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explain
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.giving_way import Room
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import drains, keep_all, must_leave, part
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import kept
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import kept, robbed, rooms
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
@@ -46,6 +47,7 @@ Rank = tuple[t.Any, ...]
 # One turn: a replica; or all of a service that are to be placed together, or not at all.
 Turn = tuple[Need, tuple[int, ...]]
 _Missing = list[tuple[Need, int]]
+Made = t.TypeVar("Made")
 
 
 def make_plan(problem: Problem, trial: bool = False) -> Solution:
@@ -249,13 +251,26 @@ class _Queue:
             return self._leave(need, replica, held)
         if key in self._hints and draft.place_at(need, replica, self._hints[key]) is not None:
             return True
-        if draft.place(need, replica) is not None or self._room.moved(need, replica) is not None:
+        if draft.place(need, replica) is not None or self._honest(need, partial(self._room.moved, need, replica)) is not None:
             return True
-        found = self._room.taken(need, replica)
+        found = self._honest(need, partial(self._room.taken, need, replica))
         if found is None:
             return False
         self._ask_again(found[1])
         return True
+
+    def _honest(self, need: Need, make_room: Callable[[], Made | None]) -> Made | None:
+        """What comes of it, undone where it costs somebody the room that is kept for a rollout."""
+        draft = self._draft
+        if not draft.fleet.keepers:
+            return make_room()
+        before, mark = rooms(draft.fleet, need), draft.mark()
+        found = make_room()
+        if found is not None and robbed(draft.fleet, need, before):
+            draft.back(mark)
+            return None
+        draft.keep()
+        return found
 
     def _leave(self, need: Need, replica: int, held: Placement) -> bool:
         """As :meth:`_one`, for a replica that has a place on a drained GPU and keeps it when there is no other; nobody moves for it."""

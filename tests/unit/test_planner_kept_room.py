@@ -152,6 +152,14 @@ def test_others_move_to_where_they_take_no_room_of_anybody() -> None:
     assert set(plan(replace(problem(hosts, freely, before), moves=3))) == {"ocr-1", "batch-1", "llm-1"}
 
 
+def test_whoever_moves_takes_no_room_of_others_with_him() -> None:
+    # The second GPU is of use to a rollout only while somebody is on it: its old slice stays otherwise.
+    world = host(gpu(0, slices="1g.10gb@0"), gpu(1, slices="7g.80gb@0"), ports=tuple(range(18000, 18004)))
+    http = (("http", None),)
+    wanted = [need("aa", ports=http), keeping(memory_mib=30000, ports=http), need("zz", ports=http, replicas=2)]
+    assert set(plan(replace(problem([world], wanted), moves=3))) == {"aa-1", "ocr-1", "zz-1"}
+
+
 def test_slices_that_nobody_needs_go_where_the_new_version_has_to_fit() -> None:
     small = " ".join(f"1g.10gb@{start}" for start in range(4, 7))
     asked = problem([host(gpu(slices=f"3g.40gb@0 {small}"))], [keeping(memory_mib=30000)], [place("ocr", "0:3g.40gb@0")])
