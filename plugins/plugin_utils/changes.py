@@ -314,8 +314,8 @@ class _Search:
             return None, set()
         if option.kind == "moves":
             moved = self.movers
-            count = len(moved)
-            text = f"allow fleet_moves: {count}, and {', '.join(moved[:3])}{' and others' if count > 3 else ''} would move"
+            count = sum(self.scene.needs[name.rpartition("-")[0]].move_cost for name in moved)
+            text = f"allow fleet_moves: {count}, and {', '.join(moved[:3])}{' and others' if len(moved) > 3 else ''} would move"
             exact = option._replace(text=text, edits=(Edit("fleet", "", "moves", count),))
             served = self._served(need, exact, targets) if count else None
             if served is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import typing as t
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from functools import cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
@@ -54,7 +54,7 @@ class Room:
         self._left = ALL_TRIES
 
     def moved(self, need: Need, replica: int) -> Placement | None:
-        """A place for one more replica for which others move, as few as will do; each of them has another right place then."""
+        """A place for one more replica for which others move, at the least cost; each of them has another right place then."""
         draft = self._draft
         stuck = ("moves", draft.kind(need), need.priority)
         if not draft.problem.moves or self._left <= 0 or draft.is_fruitless(stuck):
@@ -113,11 +113,12 @@ class Room:
         draft = self._draft
         for way in self._ways(need, cause.need.priority, False, None if budget > 1 else cause.loose):
             keys = [key_of(name) for name in way.names]
-            if len(keys) > budget:
+            cost = self._cost(way.names)
+            if cost > budget:
                 return None
             if not keys or any(key in gone for key in keys):
                 continue
-            left = budget - len(keys)
+            left = budget - cost
             # Whoever has no place elsewhere needs others to move in turn.
             if sum(draft.hopeless(draft.need_of(key)) for key in keys) > min(left, 1):
                 continue
@@ -148,11 +149,11 @@ class Room:
     def _resettle(self, keys: Sequence[Key], cause: _Cause, left: int, gone: dict[Key, Placement]) -> bool:
         """Another place for each, the largest first; for them others may move in turn."""
         for key in sorted(keys, key=lambda each: (-_size(self._draft.need_of(each)), each)):
-            need, before = self._draft.need_of(key), len(gone)
+            need, before = self._draft.need_of(key), set(gone)
             place = self._draft.place(need, key[1])
             if place is None and left:
                 place = self._by_moves(need, key[1], cause, left, gone)
-                left -= len(gone) - before
+                left -= sum(self._draft.need_of(each).move_cost for each in gone if each not in before)
             if place is None:
                 return False
         return True
@@ -213,7 +214,7 @@ class Room:
         rules = self._in_the_way(host, need, there)
         if rules is None or not all(map(may, rules)):
             return
-        sets = _whole(host, need, may) if need.isolation == "exclusive" else _one(host, need, may)
+        sets = _whole(host, need, may, len if force else self._cost) if need.isolation == "exclusive" else _one(host, need, may)
         for where, names in sets:
             every = self._with_resources(host, need, {*names, *rules}, there, may)
             if every is None:
@@ -222,9 +223,9 @@ class Room:
             # Whoever goes together with others is pushed out with them; nobody moves from under it.
             if (force or followed == every) and all(map(may, followed)):
                 every = followed
-                yield self._way(host, every, where)
+                yield self._way(host, every, where, force)
         if force and (all_ := self._all(host, there, may)):
-            yield self._way(host, all_, ("~", 99))
+            yield self._way(host, all_, ("~", 99), force)
 
     def _all(self, host: HostState, there: Sequence[str], may: May) -> list[str]:
         """Everybody who may be told to go and on whom nobody else depends."""
@@ -250,11 +251,18 @@ class Room:
         bound = self._draft.needs[service].rules.together if service in self._draft.needs else ()
         return not bound or not left.isdisjoint(bound) or not any(host.replicas.get(name, 0) > 0 for name in bound)
 
-    def _way(self, host: HostState, names: Iterable[str], where: tuple[str, int]) -> Way:
+    def _way(self, host: HostState, names: Iterable[str], where: tuple[str, int], force: bool) -> Way:
+        """Who moves is chosen by what that costs; who gives way by how many and how low they are, and by the cost among equals."""
         ordered = tuple(sorted(names))
         needs = [self._draft.need_of(key_of(name)) for name in ordered]
         most = max((need.priority for need in needs), default=0)
-        return Way((where[0] == "~", len(ordered), most, sum(map(_size, needs)), host.host.name, *where), host.host.name, ordered)
+        cost = self._cost(ordered)
+        least = (len(ordered), most, cost) if force else (cost, len(ordered), most)
+        return Way((where[0] == "~", *least, sum(map(_size, needs)), host.host.name, *where), host.host.name, ordered)
+
+    def _cost(self, names: Collection[str]) -> int:
+        """As how many moves these count."""
+        return sum(self._draft.need_of(key_of(name)).move_cost for name in names)
 
     def _in_the_way(self, host: HostState, need: Need, there: Sequence[str]) -> list[str] | None:
         """Who is on the host against a rule, or has a port that is asked for; None when it is nobody's leaving that would help."""
@@ -277,13 +285,18 @@ class Room:
             free = free.more(self._draft.need_of(key_of(name)).resources)
         chosen = set(names)
         others = () if free.holds(need.resources) else [name for name in there if name not in chosen and may(name)]
-        for name in sorted(others, key=lambda each: (self._draft.need_of(key_of(each)).priority, each)):
+        for name in sorted(others, key=self._ease):
             short = free.shortage(need.resources)
             theirs = self._draft.need_of(key_of(name)).resources
             if short and any((getattr(theirs, kind) or 0) > 0 for kind in short):
                 free = free.more(theirs)
                 chosen.add(name)
         return sorted(chosen) if free.holds(need.resources) else None
+
+    def _ease(self, name: str) -> tuple[int, int, str]:
+        """Whom it is easier to ask to go comes first."""
+        need = self._draft.need_of(key_of(name))
+        return (need.priority, need.move_cost, name)
 
     # Quotas
 
@@ -339,7 +352,8 @@ class Room:
             if concerned and key[0] != need.service and key[0] not in need.rules.together:
                 much = counted(books.charged(place.name), debit.key)
                 if much and draft.movable(place.name) is not None:
-                    found.append((theirs.priority, much < debit.short, much if much >= debit.short else -much, key))
+                    size = much if much >= debit.short else -much
+                    found.append((theirs.priority, much < debit.short, size, theirs.move_cost, key))
         return min(found)[-1] if found else None
 
 
@@ -432,16 +446,16 @@ def _shares(state: GpuState, need: Need, may: May) -> Iterator[_Found]:
         yield (state.gpu.pci, 98), several
 
 
-def _whole(host: HostState, need: Need, may: May) -> Iterator[_Found]:
-    """For whole GPUs: those of one board that the fewest would have to leave."""
+def _whole(host: HostState, need: Need, may: May, cost: Callable[[Collection[str]], int]) -> Iterator[_Found]:
+    """For whole GPUs: those of one board that it costs the least to leave."""
     boards: dict[str, list[tuple[int, str, list[str]]]] = {}
     for state in host.gpus:
         names = state.names()
         strangers = len(state.fixed) > len(state.owners)
         if could_be(state, need) and not strangers and all(map(may, names)) and (names or state.refusal("whole") is None):
-            boards.setdefault(state.gpu.board, []).append((len(names), state.gpu.pci, names))
+            boards.setdefault(state.gpu.board, []).append((cost(names), state.gpu.pci, names))
     for board in sorted(boards):
         free = sorted(boards[board])
         for first in range(len(free) - need.count + 1 if need.count == 1 else min(1, len(free) - need.count + 1)):
             chosen = free[first : first + need.count]
-            yield (chosen[0][1], 0), sorted({name for _count, _pci, names in chosen for name in names})
+            yield (chosen[0][1], 0), sorted({name for _cost, _pci, names in chosen for name in names})

@@ -82,6 +82,7 @@ def need_of(manifest: Manifest, bars: Mapping[str, Bars] | None = None) -> Need:
         rules=_rules(model.placement),
         data_class=model.data_class or "",
         keep_room=model.rollout.keep_room,
+        move_cost=model.placement.move_cost,
     )
 
 

@@ -306,6 +306,7 @@ class PlacementRules(Strict):
     )
     together: list[Name] = Field(default_factory=list, max_length=100, description="only on a host that has one of these services")
     all_or_nothing: bool = Field(default=False, description="all replicas get a place, or none does")
+    move_cost: int = Field(default=1, ge=1, le=100, description="as how many moves one of it counts, where others move to make room")
 
     @model_validator(mode="after")
     def _agree(self) -> PlacementRules:

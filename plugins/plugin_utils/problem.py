@@ -249,6 +249,7 @@ class Need:
     ``sharing`` counts with isolation ``shared`` only. ``bars``: where the compatibility gate says no.
     ``team``: whose quota it counts against; a team without a quota has no limit. ``data_class``: of the data that it handles; '' for none.
     ``keep_room``: on each host with a replica of it, room stays free for one more, which a rollout has beside it.
+    ``move_cost``: as how many moves one of it counts, where others move to make room.
     """
 
     service: str
@@ -271,6 +272,7 @@ class Need:
     rules: Rules = Rules()
     data_class: str = ""
     keep_room: bool = False
+    move_cost: int = 1
 
     def wants(self, board: str) -> bool:
         """May this service run on a board of this catalogue id?"""
@@ -316,7 +318,8 @@ class Problem:
     """Everything that a plan is made from. ``previous``: what the last plans say, also of services that are gone.
 
     ``changed``: services whose manifest is not the one that their last plan was made from; their need may have grown.
-    ``moves``: how many others may move to make room for one replica. ``preemption``: a higher priority may take the place of a lower one.
+    ``moves``: how many others may move to make room for one replica, each counted by its ``move_cost``. ``preemption``: a higher priority
+    may take the place of a lower one.
     """
 
     hosts: tuple[Host, ...]

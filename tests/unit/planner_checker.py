@@ -340,6 +340,8 @@ class _Judge:
                 self.say(each, f"gave way to {each.by}, which has no right to it")
             if each.way == "moved" and (each.service in self.problem.changed or not here or not self.problem.moves):
                 self.say(each, "moved and should not have")
+            if each.way == "moved" and need.move_cost > self.problem.moves:
+                self.say(each, "moved, which costs more than may be")
 
     # Who is new takes no room that is kept for rollouts, and has its own.
 

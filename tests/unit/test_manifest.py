@@ -66,6 +66,7 @@ def test_a_short_manifest_gets_all_defaults() -> None:
             "apart": [],
             "together": [],
             "all_or_nothing": False,
+            "move_cost": 1,
         },
         "ports": [],
         "health": None,
