@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
@@ -90,21 +90,30 @@ def _slices(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator
 
 def _wholes(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator[Offer]:
     """GPUs of one board: the smallest that serves, those without MIG first, and the host that is left with the fewest free."""
+    yield from (_several(host, need, free, 0) for free in _free(need, states))
+
+
+def _free(need: Need, states: Iterable[GpuState]) -> Iterator[list[GpuState]]:
+    """The free GPUs of each board that has enough of them, the best first."""
     boards: dict[str, list[GpuState]] = {}
     for state in states:
         fits = state.refusal("whole") is None and state.serves(need) and state.gpu.memory_mib >= need.memory_mib
         if fits and state.debit(need) is None:
             boards.setdefault(state.gpu.board, []).append(state)
     for free in boards.values():
-        if len(free) < need.count:
-            continue
-        free.sort(key=lambda state: (state.changes_mode("whole"), state.cutter is not None, state.gpu.memory_mib, state.gpu.pci))
-        taken = tuple(free[: need.count])
-        change = sum(state.changes_mode("whole") for state in taken)
-        cuttable = sum(state.cutter is not None for state in taken)
-        memory = sum(state.gpu.memory_mib for state in taken)
-        rank = (_nearness(host, need)[0], memory, change, cuttable, len(free), host.host.name, taken[0].gpu.pci)
-        yield Offer(rank, host, taken)
+        if len(free) >= need.count:
+            yield sorted(
+                free, key=lambda state: (state.changes_mode("whole"), state.cutter is not None, state.gpu.memory_mib, state.gpu.pci)
+            )
+
+
+def _several(host: HostState, need: Need, free: Sequence[GpuState], first: int) -> Offer:
+    """As many of the free GPUs as a replica needs, from the one with this number on."""
+    taken = tuple(free[first : first + need.count])
+    change = sum(state.changes_mode("whole") for state in taken)
+    cuttable = sum(state.cutter is not None for state in taken)
+    memory = sum(state.gpu.memory_mib for state in taken)
+    return Offer((_nearness(host, need)[0], memory, change, cuttable, len(free), host.host.name, taken[0].gpu.pci), host, taken)
 
 
 def _shares(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator[Offer]:
@@ -129,12 +138,18 @@ _FINDERS: dict[str, t.Callable[[HostState, Need, Iterable[GpuState]], Iterator[O
 
 
 def every(host: HostState, need: Need, states: Iterable[GpuState] | None = None) -> Iterator[Offer]:
-    """What each GPU of a host can do, or each kind of them, whatever else the host lacks. ``states``: only these."""
-    yield from _FINDERS[need.isolation](host, need, host.gpus if states is None else states)
+    """What each GPU of a host can do, whatever else the host lacks; of several whole ones those that follow each other. ``states``: only
+    these."""
+    able = host.gpus if states is None else list(states)
+    if need.isolation != "exclusive":
+        yield from _FINDERS[need.isolation](host, need, able)
+        return
+    for free in _free(need, able):
+        yield from (_several(host, need, free, first) for first in range(len(free) - need.count + 1))
 
 
 def _best(host: HostState, need: Need) -> Offer | None:
-    return min(every(host, need), key=_rank, default=None)
+    return min(_FINDERS[need.isolation](host, need, host.gpus), key=_rank, default=None)
 
 
 def _rank(offer: Offer) -> Rank:

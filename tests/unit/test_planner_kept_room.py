@@ -96,7 +96,7 @@ def test_shares_are_kept_on_a_gpu_like_the_one_that_it_has_with_mps_on_that_one(
 def test_room_on_a_gpu_that_would_have_to_change_its_mode_is_none() -> None:
     assert plan(problem([host(gpu(0), gpu(1))], [keeping(memory_mib=60000)])) == {}
     assert set(plan(problem([host(gpu(0), gpu(1, mig=True))], [keeping(memory_mib=60000)]))) == {"ocr-1"}
-    assert plan(problem([host(gpu(0), gpu(1, mig=True), modes=("whole",))], [keeping(isolation="exclusive")])) == {}
+    assert plan(problem([host(gpu(0, mig=True), gpu(1, mig=True), modes=("whole",))], [keeping(isolation="exclusive")])) == {}
 
 
 def test_another_gpu_of_the_host_is_taken_where_the_best_one_is_kept() -> None:
