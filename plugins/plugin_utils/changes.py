@@ -13,16 +13,16 @@ import typing as t
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join, new_gpus, width
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import home
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join, width
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import gpus_of, host_with, serves
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan, without_sweeps
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
-    MODE_OF,
     Gpu,
     Host,
     Need,
     Placement,
     Problem,
-    Resources,
     Solution,
     Unplaced,
 )
@@ -205,7 +205,7 @@ class _Search:
         if need.adopted:
             yield from (Proposal(need.service, number, "adopted") for number in rest)
             return
-        own = need.service in self.at or need.rules.all_or_nothing or self.scene.fleet.rulebook.alone(need)
+        own = need.service in self.at or need.rules.all_or_nothing or need.keep_room or self.scene.fleet.rulebook.alone(need)
         alike = need if own else replace(need, service=SELF)
         if alike not in self.known:
             self.known[alike] = _Known(*self._options(alike, rest), self._board(alike))
@@ -316,8 +316,8 @@ class _Search:
             return None, set()
         if option.kind == "moves":
             moved = self.movers
-            count = len(moved)
-            text = f"allow fleet_moves: {count}, and {', '.join(moved[:3])}{' and others' if count > 3 else ''} would move"
+            count = sum(self.scene.needs[name.rpartition("-")[0]].move_cost for name in moved)
+            text = f"allow fleet_moves: {count}, and {', '.join(moved[:3])}{' and others' if len(moved) > 3 else ''} would move"
             exact = option._replace(text=text, edits=(Edit("fleet", "", "moves", count),))
             served = self._served(need, exact, targets) if count else None
             if served is None:
@@ -445,13 +445,13 @@ class _Search:
     def together(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Key, Proposal]]:
         """Of many that nothing else helps, how many more hosts it takes: all that want one kind of GPU are asked at once, the largest kind
         first, and whoever has a place in the whole fleet with so many is told so."""
-        waiting: dict[tuple[str, int, str], dict[Key, Proposal]] = {}
-        boards: dict[tuple[str, int, str], tuple[Need, tuple[Host | None, Gpu]]] = {}
+        waiting: dict[tuple[str, str, int, str], dict[Key, Proposal]] = {}
+        boards: dict[tuple[str, str, int, str], tuple[Need, tuple[Host | None, Gpu]]] = {}
         for each in proposals:
             need = self.scene.needs[each.service]
             board = next((known.board for alike, known in self.known.items() if alike in (need, replace(need, service=SELF))), None)
             if board is not None and self._where(need, Option("hosts", 0, "", ())) is not None:
-                kind = (need.environment, need.count, board[1].board)
+                kind = (need.environment, need.data_class, need.count, board[1].board)
                 waiting.setdefault(kind, {})[(each.service, each.replica)] = each
                 boards.setdefault(kind, (need, board))
         self.left = self.share = min(SHARED_BUDGET, 4 * self.budget)
@@ -485,11 +485,12 @@ class _Search:
 
     def _more_hosts(self, need: Need, board: tuple[Host | None, Gpu], count: int) -> Option:
         like, gpu = board
-        hosts = tuple(_host(need, like, gpu, f"more-{number:04}") for number in range(1, count + 1))
-        gpus = f"{need.count} free GPUs" if need.count > 1 else "a free GPU"
+        each = gpus_of(need, gpu)
+        hosts = tuple(host_with(need, like, gpu, f"more-{number:04}", each) for number in range(1, count + 1))
+        gpus = f"{each} free GPUs" if each > 1 else "a free GPU"
         gpus += " that NVLink joins" if must_join(need) else ""
-        one = f"a host of environment '{need.environment}' with {gpus}"
-        many = f"{count} hosts of environment '{need.environment}', each with {gpus}"
+        one = f"a host of {home(need)} with {gpus}"
+        many = f"{count} hosts of {home(need)}, each with {gpus}"
         back = sorted({place.host for place in self.solution.waiting if place.service == need.service and self._is_down(place.host)})
         bring = f"bring {' and '.join(back)} back, or " if back else ""
         text = f"{bring}add {one if count == 1 else many} ({gpu.board})"
@@ -508,23 +509,9 @@ class _Search:
                     kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
             for kind in sorted(kinds):
                 host, gpu = kinds[kind]
-                if need.wants(gpu.board) and self._serves(need, gpu):
+                if need.wants(gpu.board) and serves(need, gpu):
                     return host, gpu
         return None
-
-    def _serves(self, need: Need, gpu: Gpu) -> bool:
-        host = _host(need, None, gpu, "more-0001")
-        alone = replace(need, replicas=1, bars={}, rules=type(need.rules)(), ports=())
-        return bool(make_plan(Problem((host,), (alone,)), trial=True).placements)
-
-
-def _host(need: Need, like: Host | None, gpu: Gpu, name: str) -> Host:
-    """A host with empty GPUs of this kind, as many as one replica needs, and no other limit."""
-    gpus = new_gpus(gpu, [f"GPU-{name}-{number}" for number in range(need.count)], need.count if must_join(need) else None)
-    more: dict[str, t.Any] = {} if like is None else {"shared_reserve_mib": like.shared_reserve_mib, "ports": like.ports}
-    modes = tuple(sorted({MODE_OF[need.isolation], *(() if like is None else like.modes)}))
-    free = Resources(None, None, None, None)
-    return Host(name, need.environment, gpus, modes=modes, sharing=(need.sharing,), capacity=free, **more)
 
 
 def _elsewhere(place: Placement, old: Placement) -> bool:

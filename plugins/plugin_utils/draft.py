@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import taken_from
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import joined, must_join
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import kind_of, offer_of, offers, question_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, every, kind_of, offer_of, offers, question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MODE_OF,
     TIME_SLICE,
@@ -21,7 +22,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Placement,
     Problem,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState, take
 
 Key = tuple[str, int]
 
@@ -93,10 +94,12 @@ class Draft:
 
     # Changing
 
-    def put(self, need: Need, place: Placement, states: tuple[GpuState, ...]) -> bool:
-        """Give a replica a place; False when somebody has it, or it cannot be."""
+    def put(self, need: Need, place: Placement, states: tuple[GpuState, ...], kept: bool = False) -> bool:
+        """Give a replica a place; False when somebody has it, or it cannot be. ``kept``: it has it already, whatever room that leaves."""
         host = self.fleet.hosts[place.host]
         if not can_take(place, states):
+            return False
+        if self.fleet.keepers and not kept and taken_from(self.fleet, host, need, place, states):
             return False
         self._remember(host, states)
         if not take(need, place, states):
@@ -141,27 +144,36 @@ class Draft:
             if isinstance(ports, str):
                 refused = True
                 continue
-            place = Placement(
-                need.service,
-                replica,
-                offer.host.host.name,
-                MODE_OF[need.isolation],
-                tuple(state.gpu.uuid for state in offer.gpus),
-                None if offer.cut is None else offer.cut.slice,
-                tuple(sorted(ports.items())),
-                need.sharing if need.isolation == "shared" else TIME_SLICE,
-            )
-            if self.put(need, place, offer.gpus):
-                return place
+            for one in self._offers(offer, need):
+                place = Placement(
+                    need.service,
+                    replica,
+                    one.host.host.name,
+                    MODE_OF[need.isolation],
+                    tuple(state.gpu.uuid for state in one.gpus),
+                    None if one.cut is None else one.cut.slice,
+                    tuple(sorted(ports.items())),
+                    need.sharing if need.isolation == "shared" else TIME_SLICE,
+                )
+                if self.put(need, place, one.gpus):
+                    return place
+            # Whose room that was is a question of this very service.
+            refused = refused or bool(self.fleet.keepers)
         if not refused:
             self._fruitless[self.kind(need)] = len(self._lifted)
         return None
+
+    def _offers(self, best: Offer, need: Need) -> Iterator[Offer]:
+        """The best of a host; where room is kept for rollouts, also the others that it has."""
+        yield best
+        if self.fleet.keepers:
+            yield from (each for each in sorted(every(best.host, need), key=lambda each: each.rank) if each.rank != best.rank)
 
     def place_at(self, need: Need, replica: int, where: Hint) -> Placement | None:
         """That place, taken, as long as every rule allows it now; None when one does not."""
         host = self.fleet.hosts[where.host]
         states, mode = host.usable(where.gpus), MODE_OF[need.isolation]
-        if not states or host.free.shortage(need.resources) or host.rule_refusal(need) is not None:
+        if not states or not host.host.admits(need) or host.free.shortage(need.resources) or host.rule_refusal(need) is not None:
             return None
         for state in states:
             if (
@@ -241,7 +253,10 @@ class Draft:
     def kind(self, need: Need) -> object:
         """Equal for needs of which none has a place when one has none."""
         if need.service not in self._kinds:
-            self._kinds[need.service] = (need.service if self.fleet.rulebook.alone(need) else "", self.fleet.kind(kind_of(need)))
+            self._kinds[need.service] = (
+                need.service if self.fleet.rulebook.alone(need) or need.keep_room else "",
+                self.fleet.kind(kind_of(need)),
+            )
         return self._kinds[need.service]
 
     # Asking
@@ -291,16 +306,3 @@ def key_of(name: str) -> Key:
 def can_take(place: Placement, states: tuple[GpuState, ...]) -> bool:
     """Are the GPUs there, and open for the mode?"""
     return bool(states) and all(state.open_for(place.mode) for state in states)
-
-
-def take(need: Need, place: Placement, states: tuple[GpuState, ...]) -> bool:
-    """Give the GPUs of a place away, without anything of the host; False when they cannot be."""
-    if place.slice is not None:
-        return states[0].take_slice(place.name, need.service, place.slice)
-    if place.mode == "shared":
-        return states[0].take_share(place.name, need.service, need.memory_mib, need.compute or 0, place.sharing)
-    if not all(state.open_for("whole") for state in states):
-        return False
-    for state in states:
-        state.take_whole(place.name, need.service)
-    return True

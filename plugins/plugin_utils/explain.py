@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way, words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
@@ -35,7 +37,7 @@ _SLICES: WeakKeyDictionary[Fleet, dict[Need, list[tuple[HostState, tuple[str, ..
 
 def explain(fleet: Fleet, need: Need, replica: int, before: Placement | None) -> tuple[str, str]:
     """(reason, the nearest thing that would help), one line each. The fleet is as the plan leaves it, and changes no more."""
-    if before is not None or need.adopted or fleet.rulebook.alone(need):
+    if before is not None or need.adopted or need.keep_room or fleet.rulebook.alone(need):
         return _explained(fleet, need, replica, before)
     said = _SAID.setdefault(fleet, {})
     # A service of several replicas may have places that are its own.
@@ -53,9 +55,27 @@ def _explained(fleet: Fleet, need: Need, replica: int, before: Placement | None)
         there = sorted({host.host.environment for host in fleet.hosts.values()})
         help_ = f"write one of {', '.join(there)}, or set fleet_environment on a host" if there else "this run has no host at all"
         return f"no host has the environment '{need.environment}'", help_
-    case = Case(fleet, [host for host in hosts if not host.host.down], need, f"{need.service}-{replica}")
+    if not any(host.host.may_have(need) for host in hosts):
+        return _no_host_for_the_data(hosts, need)
+    case = Case(fleet, [host for host in hosts if not host.host.down and host.host.may_have(need)], need, f"{need.service}-{replica}")
     reasons = [(host.host.name, _host_reason(case, host)) for host in hosts]
     return _grouped(reasons), next(text for helper in _HELPERS for text in helper(case))
+
+
+def _no_host_for_the_data(hosts: Sequence[HostState], need: Need) -> tuple[str, str]:
+    """Nobody says that the class of its data may be anywhere; or it is a slip of the pen."""
+    known = sorted({each for host in hosts for each in host.host.data_classes})
+    close = difflib.get_close_matches(need.data_class, known, n=1, cutoff=0.6)
+    help_ = f"add '{need.data_class}' to fleet_data_classes of a host that may have such data"
+    return f"no host of environment '{need.environment}' may have data of class '{need.data_class}' (fleet_data_classes)", (
+        f"did you mean '{close[0]}'? Or {help_}" if close else help_
+    )
+
+
+def home(need: Need) -> str:
+    """Where a host would have to be for the service, in words: ``environment 'production'``."""
+    data = f" that may have data of class '{need.data_class}'" if need.data_class else ""
+    return f"environment '{need.environment}'{data}"
 
 
 def _adopted(before: Placement | None) -> tuple[str, str]:
@@ -85,6 +105,8 @@ def _host_reason(case: Case, host: HostState) -> str:
     if host.host.down:
         return "down"
     need = case.need
+    if not host.host.may_have(need):
+        return f"may not have data of class '{need.data_class}' (fleet_data_classes)"
     short = host.free.shortage(need.resources)
     if short:
         return ", ".join(f"needs {_amount(kind, want)} and has {_amount(kind, max(have, 0))} left" for kind, (want, have) in short.items())
@@ -98,7 +120,10 @@ def _host_reason(case: Case, host: HostState) -> str:
         return unjoined
     if open_ >= need.count:
         ports = host.choose_ports(need, case.name, {}, case.fleet.asked)
-        return ports if isinstance(ports, str) else f"no {need.count} free GPUs of one board"
+        if isinstance(ports, str):
+            return ports
+        lost = in_the_way(case.fleet, host, need)
+        return words(need, lost) if lost else f"no {need.count} free GPUs of one board"
     texts = [f"{_gpus(count)} {text}" for text, count in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))]
     return ", ".join([*([f"{_gpus(open_)} free of the {need.count} needed"] if open_ else []), *texts])
 
@@ -168,7 +193,7 @@ def _acceptable(state: GpuState, need: Need) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Case:
-    """A replica without a place, and the hosts of its environment that are up."""
+    """A replica without a place, and the hosts that may have it and are up."""
 
     fleet: Fleet
     hosts: Sequence[HostState]
@@ -207,6 +232,8 @@ def _help_host(case: Case) -> Iterator[str]:
             asked = any(port is not None for _name, port in case.need.ports)
             cure = "leave the host port out, and a free one is chosen" if asked else "widen fleet_ports"
             yield f"{host.host.name} has room on its GPUs: {cure}"
+        elif lost := in_the_way(case.fleet, host, case.need):
+            yield f"{host.host.name} has room on its GPUs: leave 'keep_room' of {' and '.join(lost)} out"
 
 
 def _help_moves(case: Case) -> Iterator[str]:
@@ -365,9 +392,9 @@ def _help_gate(case: Case) -> Iterator[str]:
 def _help_more(case: Case) -> Iterator[str]:
     gpus = f"{case.need.count} free GPUs" if case.need.count > 1 else "a free GPU"
     gpus += " that NVLink joins" if must_join(case.need) else ""
-    down = [host.host.name for host in case.fleet.hosts.values() if host.host.down and host.host.environment == case.need.environment]
+    down = [host.host.name for host in case.fleet.hosts.values() if host.host.down and host.host.admits(case.need)]
     back = f"bring {_names(down)} back, " if down else ""
-    yield f"{back}add a host of environment '{case.need.environment}' with {gpus} for {what(case.need)}, or ask for fewer replicas"
+    yield f"{back}add a host of {home(case.need)} with {gpus} for {what(case.need)}, or ask for fewer replicas"
 
 
 _Helper = Callable[[Case], Iterator[str]]

@@ -45,7 +45,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines as replicas_and_reasons
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import Answer, WhatIf, boards_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import Reason, why_here
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import Reason, room_notes, why_here
 
 Texts = Iterable[tuple[str, str]]
 
@@ -140,6 +140,7 @@ def plan_fleet(
         notes=[
             *_notes(states, previous, solution),
             *_gate_notes(states, problem.needs, solution),
+            *room_notes(problem, solution),
         ],
         proposal=_proposal(states, before, solution, hosts),
         rollouts=[

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import typing as t
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from functools import cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
@@ -56,7 +56,7 @@ class Room:
         self._left = ALL_TRIES
 
     def moved(self, need: Need, replica: int) -> Placement | None:
-        """A place for one more replica for which others move, as few as will do; each of them has another right place then."""
+        """A place for one more replica for which others move, at the least cost; each of them has another right place then."""
         draft = self._draft
         stuck = ("moves", draft.kind(need), need.priority)
         if not draft.problem.moves or self._left <= 0 or draft.is_fruitless(stuck):
@@ -115,11 +115,12 @@ class Room:
         draft = self._draft
         for way in self._ways(need, cause.need.priority, False, None if budget > 1 else cause.loose):
             keys = [key_of(name) for name in way.names]
-            if len(keys) > budget:
+            cost = self._cost(way.names)
+            if cost > budget:
                 return None
             if not keys or any(key in gone for key in keys):
                 continue
-            left = budget - len(keys)
+            left = budget - cost
             # Whoever has no place elsewhere needs others to move in turn.
             if sum(draft.hopeless(draft.need_of(key)) for key in keys) > min(left, 1):
                 continue
@@ -156,11 +157,11 @@ class Room:
     def _resettle(self, keys: Sequence[Key], cause: _Cause, left: int, gone: dict[Key, Placement]) -> bool:
         """Another place for each, the largest first; for them others may move in turn."""
         for key in sorted(keys, key=lambda each: (-_size(self._draft.need_of(each)), each)):
-            need, before = self._draft.need_of(key), len(gone)
+            need, before = self._draft.need_of(key), set(gone)
             place = self._draft.place(need, key[1])
             if place is None and left:
                 place = self._by_moves(need, key[1], cause, left, gone)
-                left -= len(gone) - before
+                left -= sum(self._draft.need_of(each).move_cost for each in gone if each not in before)
             if place is None:
                 return False
         return True
@@ -188,7 +189,7 @@ class Room:
         stamp = draft.fleet.stamp(need)
         found: list[Way] = []
         for name, host in draft.fleet.hosts.items():
-            if host.host.environment != need.environment or host.host.down or (only is not None and name not in only):
+            if not host.host.admits(need) or host.host.down or (only is not None and name not in only):
                 continue
             if force and self._lowest(host) >= priority:
                 continue
@@ -222,7 +223,7 @@ class Room:
         if rules is None or not all(map(may, rules)):
             return
         most = len(there) if force else draft.problem.moves
-        sets = _whole(host, need, may) if need.isolation == "exclusive" else _one(host, need, may)
+        sets = _whole(host, need, may, len if force else self._cost) if need.isolation == "exclusive" else _one(host, need, may)
         for where, names in sets:
             if len(names) > most:
                 continue
@@ -233,9 +234,9 @@ class Room:
             # Whoever goes together with others is pushed out with them; nobody moves from under it.
             if (force or followed == every) and all(map(may, followed)):
                 every = followed
-                yield self._way(host, every, where)
+                yield self._way(host, every, where, force)
         if force and (all_ := self._all(host, there, may)):
-            yield self._way(host, all_, ("~", 99))
+            yield self._way(host, all_, ("~", 99), force)
 
     def _all(self, host: HostState, there: Sequence[str], may: May) -> list[str]:
         """Everybody who may be told to go and on whom nobody else depends."""
@@ -261,11 +262,18 @@ class Room:
         bound = self._draft.needs[service].rules.together if service in self._draft.needs else ()
         return not bound or not left.isdisjoint(bound) or not any(host.replicas.get(name, 0) > 0 for name in bound)
 
-    def _way(self, host: HostState, names: Iterable[str], where: tuple[str, int]) -> Way:
+    def _way(self, host: HostState, names: Iterable[str], where: tuple[str, int], force: bool) -> Way:
+        """Who moves is chosen by what that costs; who gives way by how many and how low they are, and by the cost among equals."""
         ordered = tuple(sorted(names))
         needs = [self._draft.need_of(key_of(name)) for name in ordered]
         most = max((need.priority for need in needs), default=0)
-        return Way((where[0] == "~", len(ordered), most, sum(map(_size, needs)), host.host.name, *where), host.host.name, ordered)
+        cost = self._cost(ordered)
+        least = (len(ordered), most, cost) if force else (cost, len(ordered), most)
+        return Way((where[0] == "~", *least, sum(map(_size, needs)), host.host.name, *where), host.host.name, ordered)
+
+    def _cost(self, names: Collection[str]) -> int:
+        """As how many moves these count."""
+        return sum(self._draft.need_of(key_of(name)).move_cost for name in names)
 
     def _in_the_way(self, host: HostState, need: Need, there: Sequence[str]) -> list[str] | None:
         """Who is on the host against a rule, or has a port that is asked for; None when it is nobody's leaving that would help."""
@@ -289,13 +297,18 @@ class Room:
             free = free.more(self._draft.need_of(key_of(name)).resources)
         chosen = set(names)
         others = () if free.holds(need.resources) else [name for name in there if name not in chosen and may(name)]
-        for name in sorted(others, key=lambda each: (self._draft.need_of(key_of(each)).priority, each)):
+        for name in sorted(others, key=self._ease):
             short = free.shortage(need.resources)
             theirs = self._draft.need_of(key_of(name)).resources
             if short and any((getattr(theirs, kind) or 0) > 0 for kind in short):
                 free = free.more(theirs)
                 chosen.add(name)
         return sorted(chosen) if free.holds(need.resources) else None
+
+    def _ease(self, name: str) -> tuple[int, int, str]:
+        """Whom it is easier to ask to go comes first."""
+        need = self._draft.need_of(key_of(name))
+        return (need.priority, need.move_cost, name)
 
     # Quotas
 
@@ -330,7 +343,7 @@ class Room:
         """What a place could count against the quota of its team, the least first; nothing where that does not matter."""
         if not self._draft.fleet.books.tight(need.team, need.count):
             return []
-        hosts = [host for host in self._draft.fleet.hosts.values() if host.host.environment == need.environment]
+        hosts = [host for host in self._draft.fleet.hosts.values() if host.host.admits(need)]
         boards = {state.gpu.board: state for host in hosts for state in host.gpus}
         return sorted({charge for state in boards.values() for charge in _charges(state, need)}, key=_amount)
 
@@ -350,7 +363,8 @@ class Room:
                 continue
             much = counted(charge, debit.key)
             if much and key[0] != need.service and key[0] not in need.rules.together and draft.movable(name) is not None:
-                found.append((priority, much < debit.short, much if much >= debit.short else -much, key))
+                size = much if much >= debit.short else -much
+                found.append((priority, much < debit.short, size, draft.needs[key[0]].move_cost, key))
         return min(found)[-1] if found else None
 
 
@@ -438,15 +452,15 @@ def _shares(state: GpuState, need: Need, may: May) -> Iterator[_Found]:
         yield (state.gpu.pci, 98), several
 
 
-def _whole(host: HostState, need: Need, may: May) -> Iterator[_Found]:
-    """For whole GPUs: those of one board that the fewest would have to leave."""
+def _whole(host: HostState, need: Need, may: May, cost: Callable[[Collection[str]], int]) -> Iterator[_Found]:
+    """For whole GPUs: those of one board that it costs the least to leave."""
     boards: dict[str, list[tuple[int, str, list[str]]]] = {}
     able: dict[str, list[GpuState]] = {}
     for state in host.gpus:
         names = state.names()
         strangers = len(state.fixed) > len(state.owners)
         if could_be(state, need) and not strangers and all(map(may, names)) and (names or state.refusal("whole") is None):
-            boards.setdefault(state.gpu.board, []).append((len(names), state.gpu.pci, names))
+            boards.setdefault(state.gpu.board, []).append((cost(names), state.gpu.pci, names))
             able.setdefault(state.gpu.board, []).append(state)
     for board in sorted(boards):
         if must_join(need):
@@ -456,4 +470,4 @@ def _whole(host: HostState, need: Need, may: May) -> Iterator[_Found]:
         free = sorted(boards[board])
         for first in range(len(free) - need.count + 1 if need.count == 1 else min(1, len(free) - need.count + 1)):
             chosen = free[first : first + need.count]
-            yield (chosen[0][1], 0), sorted({name for _count, _pci, names in chosen for name in names})
+            yield (chosen[0][1], 0), sorted({name for _cost, _pci, names in chosen for name in names})

@@ -81,6 +81,9 @@ def need_of(manifest: Manifest, bars: Mapping[str, Bars] | None = None) -> Need:
         team=model.team,
         rules=_rules(model.placement),
         nvlink=model.gpu.nvlink or "preferred",
+        data_class=model.data_class or "",
+        keep_room=model.rollout.keep_room,
+        move_cost=model.placement.move_cost,
     )
 
 
@@ -125,6 +128,7 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
         capacity=_capacity(sensed, policy),
         ports=policy.fleet_ports,
         listening=frozenset(sensed.get("ports_listening") or ()),
+        data_classes=tuple(sorted(set(policy.fleet_data_classes))),
     )
 
 
@@ -176,7 +180,7 @@ def _kept_back(layout: Layout) -> Drain | None:
 
 def down_host(name: str, policy: Policy) -> Host:
     """A host that nobody reaches. What it has does not matter: it gets nothing, and no decision touches its GPUs."""
-    return Host(name=name, environment=policy.fleet_environment, gpus=(), down=True)
+    return Host(name, policy.fleet_environment, (), down=True, data_classes=tuple(sorted(set(policy.fleet_data_classes))))
 
 
 def _capacity(sensed: Facts, policy: Policy) -> Resources:

@@ -47,11 +47,12 @@ def part(draft: Draft) -> list[Key]:
     return gone
 
 
-def keep(draft: Draft, need: Need, place: Placement, own: bool = False) -> bool:
+def keep(draft: Draft, need: Need, place: Placement, own: bool = False, kept: bool = True) -> bool:
     """Let a replica stay, with the ports that the service has by now; False when its place is not right any more.
 
     What serves is not put away because the compatibility gate says no by now: only a version that is new is held against it.
-    ``own``: only what the team may have without borrowing.
+    Nor is it put away because there is no room for its rollout, or for that of another.
+    ``own``: only what the team may have without borrowing. ``kept``: nobody asked it to go.
     """
     key = (place.service, place.replica)
     host = draft.fleet.hosts.get(place.host)
@@ -72,18 +73,18 @@ def keep(draft: Draft, need: Need, place: Placement, own: bool = False) -> bool:
         if draft.fleet.books.refusal(need.team, host.charge(need, place), own) is not None:
             return False
         ports = host.choose_ports(need, place.name, dict(place.ports), draft.fleet.asked)
-    return not isinstance(ports, str) and draft.put(need, replace(place, ports=tuple(sorted(ports.items()))), states)
+    return not isinstance(ports, str) and draft.put(need, replace(place, ports=tuple(sorted(ports.items()))), states, kept)
 
 
 def stay(draft: Draft, key: Key, place: Placement) -> bool:
     """As :func:`keep`, for a replica that was only asked to go, and for all of its rules."""
     need, host = draft.needs[key[0]], draft.fleet.hosts[place.host]
-    return host.rule_refusal(need) is None and keep(draft, need, place)
+    return host.rule_refusal(need) is None and keep(draft, need, place, kept=False)
 
 
 def still_right(need: Need, place: Placement, host: HostState, states: tuple[GpuState, ...], changed: bool) -> bool:
     """Would the service get this place today, if it were free?"""
-    if need.environment != host.host.environment or place.mode != MODE_OF[need.isolation] or len(states) != need.count:
+    if not host.host.admits(need) or place.mode != MODE_OF[need.isolation] or len(states) != need.count:
         return False
     if host.free.shortage(need.resources) or not all(_allowed(need, place, state) for state in states):
         return False

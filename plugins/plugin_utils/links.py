@@ -47,12 +47,13 @@ def choose(free: Sequence[GpuState], need: Need) -> States | None:
     if len(free) < need.count:
         return None
     if not any(state.peers for state in free):
-        return None if must_join(need) else tuple(sorted(free, key=lambda state: (*_effort(state), state.gpu.pci))[: need.count])
-    found = best_joined(free, need.count, _effort) if need.count > 1 else None
+        return None if must_join(need) else tuple(sorted(free, key=lambda state: (*effort(state), state.gpu.pci))[: need.count])
+    found = best_joined(free, need.count, effort) if need.count > 1 else None
     return found if found is not None or must_join(need) else _one_by_one(free, need.count)
 
 
-def _effort(state: GpuState) -> Cost:
+def effort(state: GpuState) -> Cost:
+    """What it takes to give the GPU away as a whole: change of mode, MIG that nobody can have then, memory."""
     return (int(state.changes_mode("whole")), int(state.cutter is not None), state.gpu.memory_mib)
 
 
@@ -61,12 +62,12 @@ def _one_by_one(free: Sequence[GpuState], count: int) -> States:
     rest = {state.gpu.uuid: state for state in free}
 
     def rank(state: GpuState) -> tuple[t.Any, ...]:
-        return (*_effort(state), sum(uuid in rest for uuid in state.peers), state.gpu.pci)
+        return (*effort(state), sum(uuid in rest for uuid in state.peers), state.gpu.pci)
 
     while len(taken) < count:
         best = min(rest.values(), key=rank)
         taken.append(rest.pop(best.gpu.uuid))
-    return tuple(sorted(taken, key=lambda state: (*_effort(state), state.gpu.pci)))
+    return tuple(sorted(taken, key=lambda state: (*effort(state), state.gpu.pci)))
 
 
 def best_joined(states: Sequence[GpuState], count: int, cost: Callable[[GpuState], Cost]) -> States | None:

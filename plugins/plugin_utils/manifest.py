@@ -32,7 +32,7 @@ SCHEMA = 1
 # Parts that no host's plan has, and that a deploy carries out all the same: no container is made anew for them.
 SETTINGS = ("route", "rollout", "lease")
 # Fields whose change alone is no reason to touch a replica that runs.
-NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description", "secrets", "needs", "placement", *SETTINGS})
+NOT_RENDERED = frozenset({"schema", "replicas", "priority", "description", "secrets", "needs", "placement", "data_class", *SETTINGS})
 # Fields that came with a later release: where they are not used, they must not make every plan before it stale.
 _LATER = frozenset({"triton", "speech", "weights"})
 # The collection pins a replica to its slice by the device request alone; these would fight with it.
@@ -311,6 +311,7 @@ class PlacementRules(Strict):
     )
     together: list[Name] = Field(default_factory=list, max_length=100, description="only on a host that has one of these services")
     all_or_nothing: bool = Field(default=False, description="all replicas get a place, or none does")
+    move_cost: int = Field(default=1, ge=1, le=100, description="as how many moves one of it counts, where others move to make room")
 
     @model_validator(mode="after")
     def _agree(self) -> PlacementRules:
@@ -337,6 +338,7 @@ class Rollout(Strict):
     way: t.Literal["auto", "stop-first"] = Field(
         default="auto", description="auto: the new version proves itself beside the old one where there is room for both"
     )
+    keep_room: bool = Field(default=False, description="room for that is kept free on each host with a replica of the service")
     timeout: int = Field(default=600, ge=1, description="seconds until a new version that does not become healthy has failed")
     settle: int = Field(default=10, ge=0, description="seconds that it has to stay healthy")
     drain: int = Field(default=30, ge=0, description="seconds that requests in progress get to end before the old version is stopped")
@@ -370,6 +372,9 @@ class ManifestModel(Strict):
     service: Name
     team: Name
     environment: Name = Field(description="only hosts of this environment are considered")
+    data_class: Name | None = Field(
+        default=None, description="class of the data that it handles: only hosts that list it in fleet_data_classes are considered"
+    )
     description: str = ""
     owner: str = ""
     runtime: Name = Field(default="http", description="a runtime of docs/runtimes.md, or a site's own template")

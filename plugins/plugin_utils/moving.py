@@ -66,7 +66,9 @@ def moved(problem: Problem, move: Move) -> Solution:
 
 def _place(problem: Problem, base: Solution, need: Need, move: Move) -> Placement:
     """A place on the target for one more of this need, with everything where the plan has it."""
-    extra = replace(need, service=f"{need.service}{_EXTRA}", replicas=1, priority=-1)
+    # Room for a rollout is kept once for all replicas of a service on one host.
+    there = any(each.host == move.to and each.service == move.service for each in (*base.placements, *base.waiting))
+    extra = replace(need, service=f"{need.service}{_EXTRA}", replicas=1, priority=-1, keep_room=need.keep_room and not there)
     here = [each for each in (*base.placements, *base.waiting) if each.host == move.to]
     known = {(each.service, each.replica) for each in here}
     # Whoever is not on the target looks for no place there: a host that is not part of the question keeps it.

@@ -14,9 +14,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_pla
 
 
 def objective(problem: Problem, solution: Solution) -> tuple[int, ...]:
-    """(replicas placed of each priority that there is, the highest first; then with a minus: replicas that moved although their place
-    was right, pairs of replicas on one host and on one GPU whose service wishes to be spread, replicas on several GPUs that NVLink does
-    not join, of hosts where it joins any, GPUs that somebody is on, GPUs that change between MIG and no MIG).
+    """(replicas placed of each priority that there is, the highest first; then with a minus: what those cost that moved although their
+    place was right, pairs of replicas on one host and on one GPU whose service wishes to be spread, replicas on several GPUs that NVLink
+    does not join, of hosts where it joins any, GPUs that somebody is on, GPUs that change between MIG and no MIG).
 
     A replica that waits on a drained GPU or on a host that is down is not placed.
     """
@@ -25,7 +25,8 @@ def objective(problem: Problem, solution: Solution) -> tuple[int, ...]:
     there = {(place.service, place.replica): place for place in solution.placements}
     before = {(place.service, place.replica): place for place in problem.previous}
     left = [(each.service, each.replica) for each in solution.displaced]
-    moved = sum(key in there and key in before and not same_place(before[key], there[key]) for key in left)
+    costs = {need.service: need.move_cost for need in problem.needs}
+    moved = sum(costs[key[0]] for key in left if key in there and key in before and not same_place(before[key], there[key]))
     wishes = {need.service: need.rules.spread for need in problem.needs}
     hosts = Counter((place.service, place.host) for place in solution.placements)
     boards = Counter((place.service, uuid) for place in solution.placements for uuid in place.gpus)

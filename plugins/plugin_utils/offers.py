@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import choose, joined, left_behind
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import choose, effort, joined, left_behind, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
@@ -27,7 +27,7 @@ class Offer(t.NamedTuple):
 
 
 def offers(fleet: Fleet, need: Need, hosts: Iterable[HostState] | None = None) -> Iterator[Offer]:
-    """What each host of the service's environment that has the CPU, memory and disk for it can do. ``hosts``: only these."""
+    """What each host that may have the service, and has the CPU, memory and disk for it, can do. ``hosts``: only these."""
     question = question_of(fleet, need)
     for host in fleet.hosts.values() if hosts is None else hosts:
         offer = offer_of(host, need, question)
@@ -37,14 +37,14 @@ def offers(fleet: Fleet, need: Need, hosts: Iterable[HostState] | None = None) -
 
 def offer_of(host: HostState, need: Need, question: object) -> Offer | None:
     """The best that one host can do for a need. It is remembered for this ``question`` until something changes there."""
-    if host.host.environment != need.environment or not host.free.holds(need.resources):
+    if not host.host.admits(need) or not host.free.holds(need.resources):
         return None
     if host.rulebook.alone(need) and host.rule_refusal(need) is not None:
         return None
     if host.replicas.get(need.service):
-        return _FINDERS[need.isolation](host, need)
+        return _best(host, need)
     if question not in host.answers:
-        host.answers[question] = _FINDERS[need.isolation](host, need)
+        host.answers[question] = _best(host, need)
     found: Offer | None = host.answers[question]
     return found
 
@@ -63,7 +63,7 @@ def kind_of(need: Need) -> tuple[t.Any, ...]:
     """Equal for needs that any host would answer in the same way, as long as it has no replica of theirs."""
     bars = tuple(sorted(need.bars.items())) if need.bars else ()
     size = (need.isolation, need.memory_mib, need.count, need.profile, need.compute, need.sharing, need.resources, need.nvlink)
-    return (need.environment, need.team, need.models, need.not_models, need.rules, bars, *size)
+    return (need.environment, need.data_class, need.team, need.models, need.not_models, need.rules, bars, *size)
 
 
 def _nearness(host: HostState, need: Need, state: GpuState | None = None) -> tuple[int, int]:
@@ -75,10 +75,9 @@ def _nearness(host: HostState, need: Need, state: GpuState | None = None) -> tup
     return (0 if need.rules.spread == "gpu" else here), beside
 
 
-def _best_slice(host: HostState, need: Need) -> Offer | None:
+def _slices(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator[Offer]:
     """Away from replicas of the same service, then the smallest profile, then the least change, then the least harm."""
-    best: Offer | None = None
-    for state in host.gpus:
+    for state in states:
         if state.cutter is None or state.refusal("mig") is not None or not state.serves(need):
             continue
         names = () if state.crowded(need) else state.profiles(need)
@@ -88,38 +87,41 @@ def _best_slice(host: HostState, need: Need) -> Offer | None:
         effort = 0 if cut.reuse else 1 if state.mode == "mig" else 2 if not state.changes_mode("mig") else 3
         size = (cut.memory_mib, cut.slices, cut.dropped, effort, cut.loss)
         rank = (*_nearness(host, need, state), *size, host.parts(state), host.host.name, state.gpu.pci, cut.slice)
-        if best is None or rank < best.rank:
-            best = Offer(rank, host, (state,), cut)
-    return best
+        yield Offer(rank, host, (state,), cut)
 
 
-def _best_whole(host: HostState, need: Need) -> Offer | None:
+def _wholes(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator[Offer]:
     """GPUs of one board: such as NVLink joins, the smallest that serves, those without MIG first, and the host that is left with the fewest
     free; and those that were not joined with others that stay free."""
+    for free in _free(need, states):
+        taken = choose(free, need)
+        if taken is not None:
+            yield _several(host, need, free, taken)
+
+
+def _free(need: Need, states: Iterable[GpuState]) -> Iterable[list[GpuState]]:
+    """The free GPUs of each board."""
     boards: dict[str, list[GpuState]] = {}
-    for state in host.gpus:
+    for state in states:
         fits = state.refusal("whole") is None and state.serves(need) and state.gpu.memory_mib >= need.memory_mib
         if fits and state.debit(need) is None:
             boards.setdefault(state.gpu.board, []).append(state)
-    found: list[Offer] = []
-    for free in boards.values():
-        taken = choose(free, need)
-        if taken is None:
-            continue
-        alone = need.count > 1 and joined(taken) is not True
-        change = sum(state.changes_mode("whole") for state in taken)
-        cuttable = sum(state.cutter is not None for state in taken)
-        memory = sum(state.gpu.memory_mib for state in taken)
-        size = (alone, memory, change, cuttable, len(free), left_behind(taken, free))
-        rank = (_nearness(host, need)[0], *size, host.host.name, taken[0].gpu.pci)
-        found.append(Offer(rank, host, taken))
-    return min(found, key=lambda offer: offer.rank, default=None)
+    return boards.values()
 
 
-def _best_share(host: HostState, need: Need) -> Offer | None:
+def _several(host: HostState, need: Need, free: Sequence[GpuState], taken: Sequence[GpuState]) -> Offer:
+    """Some of the free GPUs of a board, as many as a replica needs."""
+    alone = need.count > 1 and joined(taken) is not True
+    change = sum(state.changes_mode("whole") for state in taken)
+    cuttable = sum(state.cutter is not None for state in taken)
+    memory = sum(state.gpu.memory_mib for state in taken)
+    size = (alone, memory, change, cuttable, len(free), left_behind(taken, free))
+    return Offer((_nearness(host, need)[0], *size, host.host.name, taken[0].gpu.pci), host, tuple(taken))
+
+
+def _shares(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator[Offer]:
     """Away from replicas of the same service, then a GPU that is shared already, then the fullest that serves."""
-    best: Offer | None = None
-    for state in host.gpus:
+    for state in states:
         if state.refusal("shared", need.sharing) is not None or not state.serves(need):
             continue
         if state.crowded(need) or state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is not None:
@@ -128,9 +130,34 @@ def _best_share(host: HostState, need: Need) -> Offer | None:
             continue
         change = (state.mode != "shared", state.changes_mode("shared"), state.cutter is not None)
         rank = (*_nearness(host, need, state), *change, state.memory_free, host.parts(state), host.host.name, state.gpu.pci)
-        if best is None or rank < best.rank:
-            best = Offer(rank, host, (state,))
-    return best
+        yield Offer(rank, host, (state,))
 
 
-_FINDERS: dict[str, t.Callable[[HostState, Need], Offer | None]] = {"slice": _best_slice, "exclusive": _best_whole, "shared": _best_share}
+_FINDERS: dict[str, t.Callable[[HostState, Need, Iterable[GpuState]], Iterator[Offer]]] = {
+    "slice": _slices,
+    "exclusive": _wholes,
+    "shared": _shares,
+}
+
+
+def every(host: HostState, need: Need, states: Iterable[GpuState] | None = None) -> Iterator[Offer]:
+    """What each GPU of a host can do, whatever else the host lacks; of several whole ones the best and those that follow each other.
+    ``states``: only these."""
+    able = host.gpus if states is None else list(states)
+    if need.isolation != "exclusive":
+        yield from _FINDERS[need.isolation](host, need, able)
+        return
+    for free in _free(need, able):
+        ordered = sorted(free, key=lambda state: (*effort(state), state.gpu.pci))
+        sets = [choose(free, need), *(tuple(ordered[first : first + need.count]) for first in range(len(free) - need.count + 1))]
+        for taken in dict.fromkeys(sets):
+            if taken is not None and (not must_join(need) or joined(taken)):
+                yield _several(host, need, free, taken)
+
+
+def _best(host: HostState, need: Need) -> Offer | None:
+    return min(_FINDERS[need.isolation](host, need, host.gpus), key=_rank, default=None)
+
+
+def _rank(offer: Offer) -> Rank:
+    return offer.rank

@@ -15,13 +15,15 @@ import gc
 import heapq
 import typing as t
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import wraps
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial, wraps
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, needed_there, take
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, needed_there
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explain
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.giving_way import Room
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import drains, keep_all, must_leave, part
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import kept, robbed, rooms
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
@@ -34,7 +36,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
     Unplaced,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, take
 
 __all__ = ["Offer", "make_plan", "offers", "without_sweeps"]
 
@@ -48,6 +50,7 @@ Turn = tuple[Need, tuple[int, ...]]
 _Missing = list[tuple[Need, int]]
 P = t.ParamSpec("P")
 R = t.TypeVar("R")
+Made = t.TypeVar("Made")
 
 
 def without_sweeps(decide: t.Callable[P, R]) -> t.Callable[P, R]:
@@ -268,13 +271,26 @@ class _Queue:
             return self._leave(need, replica, held)
         if key in self._hints and draft.place_at(need, replica, self._hints[key]) is not None:
             return True
-        if draft.place(need, replica) is not None or self._room.moved(need, replica) is not None:
+        if draft.place(need, replica) is not None or self._honest(need, partial(self._room.moved, need, replica)) is not None:
             return True
-        found = self._room.taken(need, replica)
+        found = self._honest(need, partial(self._room.taken, need, replica))
         if found is None:
             return False
         self._ask_again(found[1])
         return True
+
+    def _honest(self, need: Need, make_room: Callable[[], Made | None]) -> Made | None:
+        """What comes of it, undone where it costs somebody the room that is kept for a rollout."""
+        draft = self._draft
+        if not draft.fleet.keepers:
+            return make_room()
+        before, mark = rooms(draft.fleet, need), draft.mark()
+        found = make_room()
+        if found is not None and robbed(draft.fleet, need, before):
+            draft.back(mark)
+            return None
+        draft.keep()
+        return found
 
     def _leave(self, need: Need, replica: int, held: Placement) -> bool:
         """As :meth:`_one`, for a replica that has a place on a drained GPU and keeps it when there is no other; nobody moves for it."""
@@ -366,8 +382,13 @@ def _by_replica(previous: Iterable[Placement], fleet: Fleet) -> Mapping[Key, Pla
 def _layouts(fleet: Fleet) -> dict[tuple[str, str], GpuLayout]:
     layouts: dict[tuple[str, str], GpuLayout] = {}
     for name, host in fleet.hosts.items():
+        spares = kept(fleet, host).spares if fleet.keepers else None
         for state in host.gpus:
             layout = state.layout()
+            if layout is not None and spares is not None and layout.mode == "mig":
+                # Slices that nobody needs go where a rollout's has to fit.
+                stay = {*state.fixed, *spares[state.gpu.uuid]}
+                layout = replace(layout, slices=tuple(one for one in layout.slices if one in stay))
             if layout is not None:
                 layouts[(name, state.gpu.uuid)] = layout
     return layouts

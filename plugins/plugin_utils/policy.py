@@ -255,6 +255,7 @@ class Policy(Strict):
 
     fleet_environment: t.Annotated[str, AfterValidator(_name)]
     fleet_pool: str = "default"
+    fleet_data_classes: list[t.Annotated[str, AfterValidator(_name)]] = Field(default_factory=list)
     fleet_gpu_modes: list[Mode] = Field(default=["mig", "whole"])
     fleet_sharing: list[Sharing] = Field(default=["time-slice"])
     fleet_shared_max: t.Annotated[Number, Field(ge=1, le=64)] = 4

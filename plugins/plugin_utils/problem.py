@@ -158,6 +158,7 @@ class Host:
     """One host: what policy allows on it, what it can still give (the reserve is already taken off), and its GPUs.
 
     ``down``: nobody reaches it. It gets nothing, whatever its GPUs; adopted services stay on it, the others go where there is a place.
+    ``data_classes``: of the classes of data that services name, those that may be here.
     """
 
     name: str
@@ -172,6 +173,15 @@ class Host:
     ports: tuple[int, ...] = tuple(range(18000, 19000))
     listening: frozenset[int] = frozenset()
     down: bool = False
+    data_classes: tuple[str, ...] = ()
+
+    def admits(self, need: Need) -> bool:
+        """May the service be here, whatever room there is: is the environment its own, and may the class of its data be here?"""
+        return self.environment == need.environment and self.may_have(need)
+
+    def may_have(self, need: Need) -> bool:
+        """May the class of data that the service handles be here? A service that names none goes anywhere."""
+        return not need.data_class or need.data_class in self.data_classes
 
 
 class Bar(t.NamedTuple):
@@ -241,7 +251,9 @@ class Need:
     """One service. ``ports``: (name, host port asked for or None). ``memory_mib`` is needed on each GPU or slice.
 
     ``sharing`` counts with isolation ``shared`` only. ``bars``: where the compatibility gate says no.
-    ``team``: whose quota it counts against; a team without a quota has no limit.
+    ``team``: whose quota it counts against; a team without a quota has no limit. ``data_class``: of the data that it handles; '' for none.
+    ``keep_room``: on each host with a replica of it, room stays free for one more, which a rollout has beside it.
+    ``move_cost``: as how many moves one of it counts, where others move to make room.
     ``nvlink``: of several GPUs, whether NVLink has to join each with each other, or had better.
     """
 
@@ -264,6 +276,9 @@ class Need:
     team: str = ""
     rules: Rules = Rules()
     nvlink: Nvlink = "preferred"
+    data_class: str = ""
+    keep_room: bool = False
+    move_cost: int = 1
 
     def wants(self, board: str) -> bool:
         """May this service run on a board of this catalogue id?"""
@@ -309,7 +324,8 @@ class Problem:
     """Everything that a plan is made from. ``previous``: what the last plans say, also of services that are gone.
 
     ``changed``: services whose manifest is not the one that their last plan was made from; their need may have grown.
-    ``moves``: how many others may move to make room for one replica. ``preemption``: a higher priority may take the place of a lower one.
+    ``moves``: how many others may move to make room for one replica, each counted by its ``move_cost``. ``preemption``: a higher priority
+    may take the place of a lower one.
     """
 
     hosts: tuple[Host, ...]

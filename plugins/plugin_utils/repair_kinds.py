@@ -15,6 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
 #: What can be in the way, in the order in which it is looked at; the last word that every host has is the binding one.
 CAUSES: t.Final = (
     "environment",
+    "data class",
     "host down",
     "no GPU",
     "adopted",
@@ -41,6 +42,7 @@ CAUSES: t.Final = (
     "spread",
     "apart",
     "together",
+    "kept room",
     "quota",
     "group",
 )
@@ -57,6 +59,7 @@ COSTS: t.Final[Mapping[str, int]] = {
     "spread": 400,
     "apart": 400,
     "together": 400,
+    "keep_room": 400,
     "mode": 400,
     "sharing": 400,
     "models": 450,
@@ -73,10 +76,14 @@ COSTS: t.Final[Mapping[str, int]] = {
     "replicas": 700,
     "outsider": 750,
     "preemption": 750,
+    "others_room": 760,
     "capacity": 800,
     "repair": 850,
     "priority": 900,
     "stop": 950,
+    # That data may be on one more host is for whoever answers for the data to say: nearly the last thing. That it be of a lesser class is
+    # no change at all.
+    "data_class": 1500,
     "hosts": 2000,
 }
 #: Causes that are between the service and the kinds of GPU that there are: they bind only where no GPU of the right kind is in question.

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import take
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Problem, Resources, Rules, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
@@ -28,7 +28,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     merged,
     option_of,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState, take
 
 #: Of more hosts than these only the likeliest are looked at.
 MOST_HOSTS: t.Final = 48
@@ -90,13 +90,14 @@ class Scene:
         if len(here) <= MOST_HOSTS:
             return here
 
-        def rank(host: HostState) -> tuple[bool, bool, float, str]:
+        def rank(host: HostState) -> tuple[bool, bool, bool, float, str]:
             wanted = sum(need.wants(state.gpu.board) for state in host.gpus)
             # What nothing moves is not worth a look.
             stays = sum(count for service, count in host.replicas.items() if service in self.needs and self.needs[service].adopted)
             there = sum(host.replicas.values())
             dead = wanted < need.count or (there == stays and stays >= wanted)
-            return (dead, bool(host.free.shortage(need.resources)), there / max(wanted, 1), host.host.name)
+            away = not host.host.may_have(need)
+            return (away, dead, bool(host.free.shortage(need.resources)), there / max(wanted, 1), host.host.name)
 
         return sorted(here, key=rank)[:MOST_HOSTS]
 
@@ -106,6 +107,7 @@ class Scene:
         found = [
             blockers[0].best
             for host in self._likely(need)
+            if host.host.may_have(need)
             for blockers in self._all_gpus(host, self._bare(need))
             if blockers is not None and len(blockers) == 1 and blockers[0].cause == cause
         ]
@@ -120,7 +122,7 @@ class Scene:
         """All of a need that a GPU asks about: the same for many services that have no place yet."""
         service = need.service if need.service in self.names_of else SELF
         rules = Rules(max_per_gpu=need.rules.max_per_gpu)
-        return replace(need, service=service, replicas=1, resources=Resources(), ports=(), team="", rules=rules)
+        return replace(need, service=service, replicas=1, resources=Resources(), ports=(), team="", rules=rules, data_class="")
 
     def _on_gpus(self, host: HostState, bare: Need) -> tuple[Blocker, ...] | None:
         """As :meth:`_of_gpus`, remembered."""
@@ -187,7 +189,9 @@ class Scene:
         if key not in self._room_blockers:
             self._room_blockers[key] = tuple(self._of_host(host, need, name))
         yield from self._room_blockers[key]
+        yield from _data_blockers(host, need)
         yield from self._rule_blockers(host, need)
+        yield from self._kept_blockers(host, need)
 
     def _of_host(self, host: HostState, need: Need, name: str) -> Iterator[Blocker]:
         for kind, (want, have) in host.free.shortage(need.resources).items():
@@ -237,6 +241,14 @@ class Scene:
             text = f"let it be on a host without {' or '.join(rules.together)} ('together')"
             yield Blocker("together", (option_of("together", text, Edit("service", service, "rules.together", ())),))
 
+    def _kept_blockers(self, host: HostState, need: Need) -> Iterator[Blocker]:
+        """Room that is kept for rollouts, and is all that is in the way."""
+        lost = in_the_way(self.fleet, host, need)
+        if lost:
+            edits = [Edit("service", service, "keep_room", False) for service in lost]
+            text = f"leave 'keep_room' of {' and '.join(lost)} out, whose rollouts may then have to stop first on {host.host.name}"
+            yield Blocker("kept room", (option_of("keep_room" if lost == (need.service,) else "others_room", text, *edits),))
+
     def _rules_of(self, service: str) -> Rules:
         return self.needs[service].rules if service in self.needs else Rules()
 
@@ -254,6 +266,14 @@ class Scene:
                     found.append((asked, len(gone), memory, start, profile, gone))
             self._ways[key] = min(found)[-1] if found else None
         return self._ways[key]
+
+
+def _data_blockers(host: HostState, need: Need) -> Iterator[Blocker]:
+    """What the data is, its owner knows, and no manifest is told to say less: a host may be allowed to have it, or it may not."""
+    if not host.host.may_have(need):
+        text = f"add '{need.data_class}' to fleet_data_classes of {host.host.name}, if such data may be there"
+        edit = Edit("host", host.host.name, "data_classes", tuple(sorted((*host.host.data_classes, need.data_class))))
+        yield Blocker("data class", (option_of("data_class", text, edit),))
 
 
 class _Look:

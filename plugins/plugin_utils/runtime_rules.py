@@ -15,6 +15,8 @@ if t.TYPE_CHECKING:
 
 # Runtimes that spread one model over several GPUs, so that each holds a part of it.
 SPREADING = frozenset({"vllm", "sglang", "llama-cpp"})
+# Runtimes of which two at once would not be two versions of one service: they work on the same files.
+ALONE = frozenset({"batch", "notebook"})
 _TENSOR_PARALLEL = ("vllm", "sglang")
 # A token in the environment, or arguments that would take the place of the one in the secret's file.
 _NOTEBOOK_ENV = ("JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE", "NOTEBOOK_ARGS")
@@ -23,6 +25,13 @@ _NOTEBOOK_ENV = ("JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE", "NOTEBOOK_ARGS")
 def check_runtime(manifest: ManifestModel) -> None:
     """Raises Wrong for the first thing that the manifest's runtime cannot do, or misses."""
     _check_block(manifest)
+    if manifest.rollout.keep_room and (manifest.rollout.way == "stop-first" or manifest.runtime in ALONE):
+        why = (
+            "its rollouts stop first"
+            if manifest.rollout.way == "stop-first"
+            else f"two of runtime '{manifest.runtime}' never run side by side"
+        )
+        raise Wrong(f"room would be kept that nobody uses: {why}", "leave it out", "rollout", "keep_room")
     if manifest.runtime in _TENSOR_PARALLEL:
         _check_heads(manifest)
     elif manifest.runtime == "llama-cpp":

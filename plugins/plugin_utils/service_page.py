@@ -57,6 +57,7 @@ class Page:
     owner: str
     description: str
     environment: str
+    data_class: str
     runtime: str
     url: str
     image: str
@@ -95,6 +96,7 @@ def make_page(manifest: Manifest, route: Route, plans: Mapping[str, Data], setti
         owner=data["owner"],
         description=data["description"],
         environment=data["environment"],
+        data_class=data["data_class"] or "",
         runtime=data["runtime"],
         url=url,
         image=data["image"] or "",

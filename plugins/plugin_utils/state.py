@@ -376,6 +376,19 @@ class HostState:
             state.leave(placement.name, need.service, need.memory_mib, need.compute or 0)
 
 
+def take(need: Need, place: Placement, states: tuple[GpuState, ...]) -> bool:
+    """Give the GPUs of a place away, without anything of the host; False when they cannot be."""
+    if place.slice is not None:
+        return states[0].take_slice(place.name, need.service, place.slice)
+    if place.mode == "shared":
+        return states[0].take_share(place.name, need.service, need.memory_mib, need.compute or 0, place.sharing)
+    if not all(state.open_for("whole") for state in states):
+        return False
+    for state in states:
+        state.take_whole(place.name, need.service)
+    return True
+
+
 def unseen_charge(need: Need) -> Charge:
     """What a replica counts whose GPUs nobody sees: of a host that is not part of the run, or down."""
     if need.isolation == "exclusive":
@@ -389,6 +402,9 @@ class Fleet:
     def __init__(self, problem: Problem) -> None:
         self.books = Books(problem.quotas, problem.workspaces)
         self.rulebook = Rulebook(problem.needs)
+        self.preemption = problem.preemption
+        # Services for whose rollouts room is kept beside them.
+        self.keepers = {need.service: need for need in problem.needs if need.keep_room and not need.adopted}
         self._kinds: dict[tuple[t.Any, ...], int] = {}
         self.questions: dict[str, tuple[Need, int]] = {}
         every = [gpu for each in problem.hosts for gpu in each.gpus]

@@ -35,13 +35,12 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Problem,
     Solution,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.runtime_rules import ALONE
 
 Data = Mapping[str, t.Any]
 
 # No service can have this in its name, so what is added for the planner meets no other service.
 _EXTRA = "+surge"
-# Runtimes of which two at once would not be two versions of one service: they work on the same files.
-_ALONE = ("batch", "notebook")
 STALE = "the plan is not made from what this host is now; run playbook plan again"
 
 
@@ -151,7 +150,7 @@ class Surges:
             return "no manifest describes it"
         if manifest.model.rollout.way == "stop-first":
             return "its manifest asks for it"
-        if manifest.model.runtime in _ALONE:
+        if manifest.model.runtime in ALONE:
             return f"two at once would work on the same files (runtime {manifest.model.runtime})"
         if service in self._left:
             return self._surge(self._left[service])
@@ -221,8 +220,12 @@ class Surges:
             if (need.service, number) not in here
         ]
         left = [_extra(self._needs[service]) for service in self._left]
+        more = [*left, *extras]
         previous = (*self._here, *elsewhere, *self._left.values())
-        return make_plan(Problem((host,), (*self._needs.values(), *left, *extras), previous))
+        # Whose surge it is may have the room that is kept for it; that of others it may not.
+        served = {each.service.removesuffix(_EXTRA) for each in more}
+        needs = [replace(need, keep_room=False) if need.service in served else need for need in self._needs.values()]
+        return make_plan(Problem((host,), (*needs, *more), previous))
 
     def _wanted(self) -> set[Placement]:
         return {*self._here, *self._left.values()}
@@ -323,7 +326,7 @@ class Surges:
 def _extra(need: Need) -> Need:
     """One more replica as a service of its own: after all others, on any port."""
     ports = tuple((name, None) for name, _port in need.ports)
-    return replace(need, service=f"{need.service}{_EXTRA}", replicas=1, priority=-1, ports=ports, adopted=False)
+    return replace(need, service=f"{need.service}{_EXTRA}", replicas=1, priority=-1, ports=ports, adopted=False, keep_room=False)
 
 
 def _slice(one: Data) -> Slice:

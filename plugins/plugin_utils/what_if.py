@@ -36,6 +36,7 @@ class _Kind(Strict):
     board: str
     gpus: int = Field(default=8, ge=1, le=64, description="GPUs of one host")
     environment: str | None = None
+    data_classes: list[str] | None = None
     cpus: float | None = Field(default=None, ge=0)
     memory: Size | None = None
 
@@ -210,9 +211,10 @@ def _more(problem: Problem, catalogue: Catalogue, kind: _Kind, gpus: int, name: 
     environment = kind.environment or (known[0] if len(known) == 1 else "")
     if environment not in known and kind.environment is None:
         raise FleetError("the environment is not said", file=_WHERE, field="environment", hint=f"write one of {', '.join(known)}")
-    like = next(
-        (host for host in sorted(problem.hosts, key=lambda host: host.name) if host.environment == environment and not host.down), None
-    )
+    there = [host for host in sorted(problem.hosts, key=lambda host: host.name) if host.environment == environment]
+    like = next((host for host in there if not host.down), None)
+    # What may not be on one of its neighbours may not be on a host of which nothing is said.
+    alike = set.intersection(*(set(host.data_classes) for host in there)) if there else set()
     more: dict[str, t.Any] = {}
     if like is not None:
         names = ("modes", "sharing", "shared_max", "shared_reserve_mib", "shared_compute", "ports")
@@ -224,7 +226,14 @@ def _more(problem: Problem, catalogue: Catalogue, kind: _Kind, gpus: int, name: 
         return new_gpus(gpu, uuids, None if gpu.links is None else width(gpu))
 
     return [
-        Host(name=f"{name}-{number:04}", environment=environment, gpus=gpus_of(number), capacity=capacity, **more)
+        Host(
+            name=f"{name}-{number:04}",
+            environment=environment,
+            gpus=gpus_of(number),
+            capacity=capacity,
+            data_classes=tuple(sorted(alike if kind.data_classes is None else set(kind.data_classes))),
+            **more,
+        )
         for number in range(-(-gpus // kind.gpus))
     ]
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import gpu_refusal
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way, keepers, kept
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
@@ -111,6 +112,17 @@ def why_here(problem: Problem, solution: Solution, only: Collection[str] | None 
     return found
 
 
+def room_notes(problem: Problem, solution: Solution) -> Iterator[str]:
+    """A line for each host where a service wants room kept for its rollouts, and there is none: what runs runs on."""
+    if not any(need.keep_room for need in problem.needs):
+        return
+    fleet = Scene(problem, solution, {}).fleet
+    for name, host in fleet.hosts.items():
+        there = kept(fleet, host).services
+        for service in sorted(need.service for need in keepers(fleet, host) if need.service not in there):
+            yield f"{name}: there is no room for a rollout of {service} beside it (rollout.keep_room), and nobody goes for it"
+
+
 def reason_lines(reasons: Collection[Reason]) -> list[str]:
     """``receipt-ocr-1: new, ...`` for people."""
     return [f"{each.name}: {each.text}" for each in reasons]
@@ -122,7 +134,7 @@ def _reason(scene: Scene, need: Need, place: Placement, change: str, displaced: 
         text = "kept: it is adopted, and nothing moves it" if need.adopted else f"kept: {place.host} is not seen in this run"
         return Reason(place.service, place.replica, change, 0, 0, "", text)
     host.unseat(need, place)
-    every = list(offers(scene.fleet, need))
+    every = [offer for offer in offers(scene.fleet, need) if not in_the_way(scene.fleet, offer.host, need)]
     gpus = sum(gpu_refusal(state, need) is None for offer in every for state in offer.host.gpus)
     scene.occupy(place)
     what = f"{place.slice or place.mode} on {place.host} {','.join(uuid[:12] for uuid in place.gpus)}, "

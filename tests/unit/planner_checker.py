@@ -8,9 +8,18 @@ Every rule is written out once more, in the plainest way, so that a mistake woul
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-import re
 import typing as t
+
+from ansible_collections.gpuops.fleet.tests.unit.planner_board_checker import (
+    Spot,
+    all_linked,
+    impossible,
+    linked,
+    same_profile,
+    wanted_board,
+)
 
 WANTED_MODE = {"slice": "mig", "exclusive": "whole", "shared": "shared"}
 
@@ -26,6 +35,7 @@ def complaints(problem: t.Any, solution: t.Any) -> list[str]:
     judge.check_rules()
     judge.check_quotas()
     judge.check_displaced()
+    judge.check_kept_room()
     return judge.wrong
 
 
@@ -91,6 +101,8 @@ class _Judge:
                 self.say(place, "has another kind or number of devices than asked for")
             if need.environment != self.hosts[place.host].environment:
                 self.say(place, "is in another environment")
+            if need.data_class and need.data_class not in self.hosts[place.host].data_classes:
+                self.say(place, f"has data of class {need.data_class}, which may not be there")
             for uuid in place.gpus:
                 self._check_gpu(place, need, self.gpus[(place.host, uuid)])
             self._check_links(place, need)
@@ -225,6 +237,8 @@ class _Judge:
             own = [place for place in self.here if (place.service, place.replica) == (each.service, each.replica)]
             if need.adopted or need.ports or need.rules.all_or_nothing or self._quota(need.team):
                 continue
+            if any(each.keep_room for each in self.problem.needs):
+                continue  # whose room for a rollout it would take is a question of its own
             if any(self._has_room(host, need, own) for host in self.hosts.values()):
                 self.say(each, "could have been placed")
             if self.problem.preemption and not own:
@@ -343,9 +357,115 @@ class _Judge:
                 self.say(each, f"gave way to {each.by}, which has no right to it")
             if each.way == "moved" and (each.service in self.problem.changed or not here or not self.problem.moves):
                 self.say(each, "moved and should not have")
+            if each.way == "moved" and need.move_cost > self.problem.moves:
+                self.say(each, "moved, which costs more than may be")
+
+    # Who is new takes no room that is kept for rollouts, and has its own.
+
+    def check_kept_room(self) -> None:
+        for name in self.hosts:
+            there = [place for place in self.here if place.host == name]
+            new = [place for place in there if not self.kept(place)]
+            highest = max((self.needs[place.service].priority for place in new), default=0) if self.problem.preemption else 0
+            mine = {place.service for place in new if self._keeps(place.service) and self.needs[place.service].priority >= highest}
+            if not self._all_fit(name, sorted(mine), there):
+                self.wrong.append(f"{name}: there is no room for rollouts of {sorted(mine)} beside what is there")
+            # Nobody left, so what is new came to what there was: one service that had room has it still.
+            keepers = sorted({place.service for place in there if self._keeps(place.service)} - mine)
+            stayed = [place for place in there if place not in new]
+            left = [
+                place for place in self.problem.previous if place.host == name and not any(self.kept_at(place, each) for each in stayed)
+            ]
+            had = len(keepers) == 1 and not mine and not left and self.needs[keepers[0]].priority >= highest
+            if had and self._all_fit(name, keepers, stayed, False) and not self._all_fit(name, keepers, there):
+                self.wrong.append(f"{name}: the room for a rollout of {keepers[0]} was given away")
+
+    def kept_at(self, old: t.Any, new: t.Any) -> bool:
+        return (old.service, old.replica, old.mode, old.gpus, old.slice) == (new.service, new.replica, new.mode, new.gpus, new.slice)
+
+    def _keeps(self, service: str) -> bool:
+        return bool(self.needs[service].keep_room and not self.needs[service].adopted)
+
+    def _all_fit(self, name: str, services: list[str], there: list[t.Any], planned: bool = True) -> bool:
+        """Is there a place for one more of each, all at once, whatever has to be tried? ``planned``: beside the slices of the layouts."""
+        if not services:
+            return True
+        host, need = self.hosts[name], self.needs[services[0]]
+        for kind in ("cpus", "memory", "shm", "disk"):
+            have = getattr(host.capacity, kind)
+            used = sum(getattr(self.needs[place.service].resources, kind) for place in there)
+            if have is not None and used + getattr(need.resources, kind) > have + 1e-6:
+                return False
+        ports = {port for place in there for _name, port in place.ports} | set(host.listening)
+        ports |= {port for each in self.problem.needs for _name, port in each.ports if port is not None}
+        spare = [port for port in host.ports if port not in ports]
+        if len(spare) < len(need.ports):
+            return False
+        chosen = tuple((f"p{number}", spare[number]) for number in range(len(need.ports)))
+        return any(
+            self._all_fit(name, services[1:], [*there, _More(need.service, name, WANTED_MODE[need.isolation], gpus, one, chosen)], planned)
+            for gpus, one in self._spots_for_one_more(host, need, there, planned)
+        )
+
+    def _spots_for_one_more(self, host: t.Any, need: t.Any, there: list[t.Any], planned: bool) -> t.Iterator[tuple[tuple[str, ...], t.Any]]:
+        own = [place for place in there if place.service == need.service and not isinstance(place, _More)]
+        least = need.memory_mib
+        for place in own:
+            gpu = self.gpus[(host.name, place.gpus[0])]
+            if place.mode == "whole":
+                least = max(least, gpu.memory_mib)
+            elif place.mode == "mig":
+                least = max(least, *(each.memory_mib for each in gpu.geometry.profiles if each.name == place.slice.profile))
+        wanted = dataclasses.replace(need, memory_mib=least, rules=type(need.rules)())
+        mode = WANTED_MODE[need.isolation]
+        able = []
+        for gpu in host.gpus:
+            used = [place for place in there if gpu.uuid in place.gpus]
+            if not used and not gpu.pin and (gpu.mig != (mode == "mig") or (mode == "shared" and need.sharing == "mps")):
+                continue
+            homes = {uuid for place in own for uuid in place.gpus}
+            sizes = {self.gpus[(host.name, uuid)].memory_mib for uuid in homes}
+            if mode == "shared" and ((need.sharing == "mps" and gpu.uuid not in homes) or sizes - {gpu.memory_mib}):
+                continue
+            # Who computes on a GPU without being in a plan keeps it from what is not decided yet.
+            known = dataclasses.replace(gpu, outsiders=()) if used or gpu.pin else gpu
+            if mode == "mig":
+                yield from (((gpu.uuid,), one) for one in self._slices_for_one_more(host, known, wanted, used, planned))
+            elif self._gpu_has_room(host, known, wanted, [], [place for place in there if place.host == host.name]):
+                able.append(gpu)
+        if mode != "mig":
+            for several in itertools.combinations(able, need.count):
+                if len({gpu.board for gpu in several}) == 1:
+                    yield tuple(gpu.uuid for gpu in several), None
+
+    def _slices_for_one_more(self, host: t.Any, gpu: t.Any, need: t.Any, used: list[t.Any], planned: bool) -> t.Iterator[t.Any]:
+        if gpu.geometry is None or not self._gpu_has_room(host, gpu, need, [], used):
+            return
+        layout = self.solution.layouts.get((host.name, gpu.uuid)) if planned else None
+        owned = [place.slice for place in used]
+        held = [each.slice for each in gpu.instances if each.outsiders]
+        stay = [*layout.slices] if layout else held if used and not planned else [each.slice for each in gpu.instances]
+        every = {*stay, *owned}
+        free = [one for one in every if one not in owned and one not in held and not self._not_plain(gpu, one)]
+        most = max(each.sm for each in gpu.geometry.profiles)
+        for profile in gpu.geometry.profiles:
+            if profile.memory_mib < need.memory_mib or profile.sm < (need.compute or 0) * most:
+                continue
+            if (need.profile and not same_profile(profile.name, need.profile)) or (not need.profile and "+" in profile.name):
+                continue
+            for start in profile.starts:
+                new = Spot(start, profile.name)
+                if any((one.start, one.profile) == new for one in free):
+                    yield from (one for one in free if (one.start, one.profile) == new)
+                    continue
+                there = any((one.start, one.profile) == new for one in every)
+                if not gpu.pin and not there and not impossible(gpu.geometry, (*every, new)):
+                    yield new
 
     def _has_room(self, host: t.Any, need: t.Any, own: list[t.Any]) -> bool:
         if host.environment != need.environment:
+            return False
+        if need.data_class != "" and host.data_classes.count(need.data_class) == 0:
             return False
         for kind in ("cpus", "memory", "shm", "disk"):
             have = getattr(host.capacity, kind)
@@ -363,9 +483,10 @@ class _Judge:
         boards = [gpu.board for gpu in free]
         return any(boards.count(board) >= need.count for board in boards)
 
-    def _gpu_has_room(self, host: t.Any, gpu: t.Any, need: t.Any, own: list[t.Any]) -> bool:
+    def _gpu_has_room(self, host: t.Any, gpu: t.Any, need: t.Any, own: list[t.Any], others: list[t.Any] | None = None) -> bool:
         mode = WANTED_MODE[need.isolation]
-        there = [place for place in self.here if place.host == host.name and gpu.uuid in place.gpus and place not in own]
+        here = self.here if others is None else others
+        there = [place for place in here if place.host == host.name and gpu.uuid in place.gpus and place not in own]
         if gpu.blocked or gpu.cordoned or gpu.drain or gpu.outsiders or any(place.mode != mode for place in there):
             return False
         if (host.name, gpu.board) in need.bars:
@@ -405,7 +526,7 @@ class _Judge:
             ):
                 continue
             for start in profile.starts:
-                new = type(gpu.instances[0].slice)(start, profile.name) if gpu.instances else _Spot(start, profile.name)
+                new = type(gpu.instances[0].slice)(start, profile.name) if gpu.instances else Spot(start, profile.name)
                 if gpu.pin:
                     free = [(one.start, one.profile) for one in gpu.pin.slices if one not in owned and one not in held]
                     if (new.start, new.profile) in free:
@@ -421,49 +542,12 @@ class _Judge:
         return any((each.slice.start, each.slice.profile) == (new.start, new.profile) and not each.plain for each in gpu.instances)
 
 
-class _Spot(t.NamedTuple):
-    start: int
-    profile: str
+class _More(t.NamedTuple):
+    """What a rollout would have beside the others."""
 
-
-def linked(one: t.Any, other: t.Any) -> bool:
-    """Does either of two GPUs name the other?"""
-    return other.uuid in (one.links or ()) or one.uuid in (other.links or ())
-
-
-def all_linked(gpus: t.Sequence[t.Any]) -> bool:
-    """Is each joined with each?"""
-    return all(linked(one, other) for one, other in itertools.combinations(gpus, 2))
-
-
-def wanted_board(board: str, need: t.Any) -> bool:
-    """Is the board among those that the service wants?"""
-    if [part for part in need.not_models if board.find(part.lower()) >= 0]:
-        return False
-    return not need.models or [part for part in need.models if board.find(part.lower()) >= 0] != []
-
-
-def same_profile(name: str, asked: str) -> bool:
-    """One driver's 3g.39gb is another's 3g.40gb; everything else of a name must be the same."""
-    one, other = (re.fullmatch(r"(\d+g)\.(\d+)gb(.*)", each) for each in (name, asked))
-    assert one is not None
-    assert other is not None
-    return one[1] == other[1] and one[3] == other[3] and abs(int(one[2]) - int(other[2])) <= 1
-
-
-def impossible(geometry: t.Any, slices: t.Sequence[t.Any]) -> str:
-    """Why these slices cannot be on one board together; '' when they can."""
-    profiles = {profile.name: profile for profile in geometry.profiles}
-    cells: list[int] = []
-    for one in slices:
-        if one.start not in profiles[one.profile].starts:
-            return f"{one.profile} cannot start at {one.start}"
-        cells.extend(range(one.start, one.start + profiles[one.profile].size))
-    if len(cells) != len(set(cells)):
-        return "slices overlap"
-    if sum(profiles[one.profile].slices for one in slices) > geometry.compute_slices:
-        return "more compute slices than the board has"
-    for profile in geometry.profiles:
-        if sum(one.profile == profile.name for one in slices) > profile.max:
-            return f"too many of {profile.name}"
-    return ""
+    service: str
+    host: str
+    mode: str
+    gpus: tuple[str, ...]
+    slice: t.Any
+    ports: tuple[tuple[str, int], ...]

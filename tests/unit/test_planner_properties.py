@@ -101,6 +101,7 @@ def hosts(draw: st.DrawFn, name: str) -> Host:
         capacity=Resources(draw(amount), draw(amount), None, draw(amount)),
         ports=tuple(range(18000, 18000 + draw(st.integers(1, 6)))),
         listening=frozenset(draw(st.sets(st.integers(18000, 18003), max_size=2))),
+        data_classes=draw(st.sampled_from([("personal",), ("internal", "personal"), ("internal",), ()])),
     )
 
 
@@ -124,6 +125,8 @@ def needs(draw: st.DrawFn, service: str) -> Need:
         not_models=draw(st.sampled_from([(), (), ("a30",)])),
         resources=Resources(draw(st.integers(0, 6)), draw(st.integers(0, 6)), 0, draw(st.integers(0, 6))),
         ports=ports,
+        data_class=draw(st.sampled_from(["", "", "", "internal", "personal"])),
+        keep_room=draw(st.sampled_from([False, False, False, True])),
         bars=draw(st.sampled_from([{}, {}, {("h0", "a100-sxm4-80gb"): NO}, {("h0", "l40s"): NO, ("h1", "a30"): NO}])),
     )
 

@@ -136,6 +136,7 @@ def crowded(draw: st.DrawFn, *, quota: bool = True, tight: bool = True) -> Probl
             resources=Resources(draw(st.integers(0, 2)), 0, 0, 0),
             ports=draw(st.sampled_from([(), (), (("http", None),), (("http", 18001),)])),
             team=draw(st.sampled_from(TEAMS)),
+            move_cost=draw(st.sampled_from([1, 1, 1, 2, 3, 5])),
         )
         wanted.append(replace(one, rules=draw(rules(one, services))) if tight else one)
     given_ = replace(

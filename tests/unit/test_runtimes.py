@@ -439,10 +439,10 @@ def test_no_argument_ever_names_a_device() -> None:
 
 
 def test_what_must_not_run_twice_at_once_is_told_to_whoever_plans_rollouts() -> None:
-    from ansible_collections.gpuops.fleet.plugins.plugin_utils import surge
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils import runtime_rules
 
     alone = set(NAMES) - set(runtimes.names(runtime_data(), "beside"))
-    assert alone == {"batch", "notebook"} == set(surge._ALONE)
+    assert alone == {"batch", "notebook"} == runtime_rules.ALONE
     assert list(runtimes.names(runtime_data(), "job")) == ["batch"]
     assert [name for name in NAMES if is_job({"runtime": name})] == ["batch"]
     assert not is_job({"runtime": "a-template-of-the-site"})

@@ -118,8 +118,9 @@ class _Model:
         # Of each column what it counts against a quota: (team, (board, what, amount)).
         self._charges: list[tuple[int, str, Charge]] = []
         self.opened: list[int] = []
-        environments = {kind.need.environment for kind in self.kinds}
-        hosts = [host for _name, host in sorted(fleet.hosts.items()) if not host.host.down and host.host.environment in environments]
+        asked = {(kind.need.environment, kind.need.data_class): kind.need for kind in self.kinds}
+        up = [host for _name, host in sorted(fleet.hosts.items()) if not host.host.down]
+        hosts = [host for host in up if any(host.host.admits(need) for need in asked.values())]
         self.classes = _classes(hosts, self.kinds)
         self.groups = [group for each in self.classes for group in each.groups]
         # (class, board, MiB) -> the row of its whole GPUs.
@@ -227,7 +228,7 @@ class _Model:
 
     def _kind_on(self, kind: Kind, group: Group, hosts: HostClass) -> None:
         need, state = kind.need, group.states[0]
-        if self.program.columns > MOST_COLUMNS or need.environment != state.host.environment or not state.serves(need):
+        if self.program.columns > MOST_COLUMNS or not state.host.admits(need) or not state.serves(need):
             return
         if all(host.free.shortage(need.resources) for host in hosts.hosts):
             return
@@ -405,8 +406,9 @@ def _kinds(waiting: Waiting, fleet: Fleet, must: frozenset[Key]) -> list[Kind]:
         own = need.service if asked or rules.max_per_host is not None or rules.max_per_gpu is not None else ""
         bars = tuple(sorted((place, no.reason) for place, no in need.bars.items()))
         key = (
-            need.environment, need.isolation, need.memory_mib, need.priority, need.count, need.profile, need.compute, need.sharing,
-            need.models, need.not_models, need.nvlink, need.resources, bars, own, need.team if fleet.books.limited(need.team) else "",
+            need.environment, need.data_class, need.isolation, need.memory_mib, need.priority, need.count, need.profile, need.compute,
+            need.sharing, need.models, need.not_models, need.nvlink, need.resources, bars, own,
+            need.team if fleet.books.limited(need.team) else "",
         )  # fmt: skip
         found.setdefault(key, Kind(need, [])).members.append((need, replica))
     return list(found.values())
@@ -415,10 +417,12 @@ def _kinds(waiting: Waiting, fleet: Fleet, must: frozenset[Key]) -> list[Kind]:
 def _classes(hosts: Sequence[HostState], kinds: Sequence[Kind]) -> list[HostClass]:
     """Hosts with equal kinds of GPUs together, however many of each."""
     barred = sorted({place for kind in kinds for place in kind.need.bars})
+    asked = {kind.need.data_class for kind in kinds}
     found: dict[t.Any, list[HostState]] = {}
     for host in hosts:
         one = host.host
-        policy = (one.environment, one.modes, one.sharing, one.shared_max, one.shared_reserve_mib, one.shared_compute)
+        classes = tuple(sorted(asked.intersection(one.data_classes)))
+        policy = (one.environment, classes, one.modes, one.sharing, one.shared_max, one.shared_reserve_mib, one.shared_compute)
         # The gate speaks of hosts by name.
         gate = one.name if any(name == one.name for name, _board in barred) else ""
         content = tuple(sorted({_likeness(state) for state in host.gpus}, key=repr))

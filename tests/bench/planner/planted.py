@@ -176,6 +176,18 @@ def environment_of_no_host(made: World) -> None:
     made.target = replace(made.target, environment=made.rng.choice(("training", "staging")))
 
 
+def _classes_elsewhere(made: World) -> None:
+    """The hosts that are full may have such data, and the one with room may not, unless the case gives it that."""
+    made.hosts = [replace(each, data_classes=("personal",)) for each in made.hosts]
+    made.target = replace(made.target, data_class="personal")
+
+
+@plant("data class", _classes_elsewhere)
+def data_that_may_not_be_there(made: World) -> None:
+    """The host with room may have data of other classes only."""
+    made.home(data_classes=("internal", "public"))
+
+
 # The host lacks something.
 
 
@@ -261,6 +273,18 @@ def apart_from_a_neighbour(made: World) -> None:
 def apart_as_the_neighbour_says(made: World) -> None:
     """The neighbour stays away from the service."""
     made.needs[-1] = replace(made.needs[-1], rules=Rules(apart=(TARGET,)))
+
+
+@plant("kept room", lambda made: made.on_home("calm", "0", "whole", adopted=True))
+def room_for_its_own_rollout(made: World) -> None:
+    """It wants room for a second one beside it, and a GPU has room for one."""
+    made.target = replace(made.target, isolation="exclusive", keep_room=True)
+
+
+@plant("kept room", _exclusive)
+def room_for_the_rollout_of_another(made: World) -> None:
+    """The second GPU is kept for the service on the first."""
+    made.on_home("calm", "0", "whole", keep_room=True)
 
 
 @plant("together", lambda made: made.needs.append(need("store", environment="staging")))
@@ -540,6 +564,7 @@ CHANCES: dict[str, tuple[str, Plant]] = {
     "gate": ("compatibility", _bars),
     "quota": ("quota", _used_up),
     "environment": ("environment", _target(environment="training")),
+    "data": ("data class", _target(data_class="personal")),
     "cut-off": ("priority", _full_of(80)),
     "full": ("in use", _full_of(50)),
 }

@@ -1,0 +1,42 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hosts that are not there and would serve a service that has no place: with as many GPUs as one replica needs, and no other limit."""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import replace
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join, new_gpus
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Gpu, Host, Need, Problem, Resources
+
+
+def serves(need: Need, gpu: Gpu) -> bool:
+    """Would GPUs of this kind do?"""
+    return _alone(replace(need, keep_room=False), gpu)
+
+
+def gpus_of(need: Need, gpu: Gpu) -> int:
+    """How many GPUs such a host has to have: as many as a replica needs, twice as many where room for a rollout is on others."""
+    return 2 * need.count if need.keep_room and not _alone(need, gpu) else need.count
+
+
+def _alone(need: Need, gpu: Gpu) -> bool:
+    host = host_with(need, None, gpu, "more-0001", need.count)
+    alone = replace(need, replicas=1, bars={}, rules=type(need.rules)(), ports=())
+    return bool(make_plan(Problem((host,), (alone,)), trial=True).placements)
+
+
+def host_with(need: Need, like: Host | None, gpu: Gpu, name: str, count: int) -> Host:
+    """A host with empty GPUs of this kind."""
+    # Room is kept where no mode has to change first.
+    mig = need.keep_room and need.isolation == "slice"
+    made = new_gpus(gpu, [f"GPU-{name}-{number}" for number in range(count)], need.count if must_join(need) else None)
+    gpus = tuple(replace(each, mig=mig) for each in made)
+    more: dict[str, t.Any] = {} if like is None else {"shared_reserve_mib": like.shared_reserve_mib, "ports": like.ports}
+    more["data_classes"] = (need.data_class,) if need.data_class else ()
+    modes = tuple(sorted({MODE_OF[need.isolation], *(() if like is None else like.modes)}))
+    free = Resources(None, None, None, None)
+    return Host(name, need.environment, gpus, modes=modes, sharing=(need.sharing,), capacity=free, **more)
