@@ -329,9 +329,11 @@ def test_whoever_has_a_joined_set_is_named_and_not_whoever_has_the_first_gpus() 
 
 
 def test_where_the_facts_do_not_tell_the_reason_says_so_and_what_to_do() -> None:
+    known = "h1: 2 GPUs free, and its facts do not tell which of them NVLink joins"
     (missing,) = make_plan(problem([host(gpu(0), gpu(1))], [whole(nvlink="required")])).unplaced
-    assert missing.reason.startswith("h1: 2 GPUs free, and its facts do not tell which of them NVLink joins")
-    assert "plan with facts read anew" in missing.reason
+    assert missing.reason == f"{known} (read its facts anew, and plan again)"
+    (missing,) = make_plan(problem([host(gpu(0), gpu(1, mig=True))], [whole(nvlink="required")])).unplaced
+    assert missing.reason == f"{known} (a GPU in MIG mode cannot: give it mode whole in fleet_gpu_layouts)"
 
 
 def test_a_joined_set_that_others_have_is_in_use() -> None:
