@@ -206,6 +206,14 @@ def test_a_place_that_was_found_elsewhere_is_taken_only_if_it_is_joined() -> Non
     assert draft.place_at(one, 1, Hint("h1", ("GPU-h1-0", "GPU-h1-2"))) is not None
 
 
+@pytest.mark.parametrize("solver", [True, False])
+def test_whoever_needs_joined_gpus_chooses_before_whoever_prefers_them(solver: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not solver:
+        monkeypatch.setattr(program, "highspy", None)
+    given_ = problem([a100s(4, (1, 3))], [whole("aa"), whole("zz", nvlink="required")])
+    assert solved(given_) == {"aa-1": "h1/0,2", "zz-1": "h1/1,3"}
+
+
 # The solver
 
 
