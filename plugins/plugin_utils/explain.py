@@ -138,8 +138,10 @@ def link_refusal(host: HostState, need: Need) -> str | None:
     if not enough or any(best_joined(states, need.count, lambda _state: ()) for states in enough):
         return None
     count = max(map(len, enough))
-    if any(state.gpu.links is None for states in enough for state in states):
-        how = "a GPU in MIG mode cannot tell, an older gpu_info did not: give them mode whole, or plan with facts read anew"
+    unknown = [state for states in enough for state in states if state.gpu.links is None]
+    if unknown:
+        sliced = any(state.gpu.mig for state in unknown)
+        how = "a GPU in MIG mode cannot: give it mode whole in fleet_gpu_layouts" if sliced else "read its facts anew, and plan again"
         return f"{_gpus(count)} free, and its facts do not tell which of them NVLink joins ({how})"
     return f"{_gpus(count)} free, of which NVLink does not join {need.count} with each other (nvlink: required)"
 

@@ -24,6 +24,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explai
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.giving_way import Room
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import drains, keep_all, must_leave, part
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import kept, robbed, rooms
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
@@ -323,7 +324,8 @@ def _size_rank(fleet: Fleet, need: Need, hinted: bool) -> Rank:
     """By priority, then who has a hint, then the largest first, then by name."""
     memory = max(need.memory_mib, 1024 * _gigabytes(need.profile or ""))
     priority, level = fleet.rulebook.turn(need)
-    return (-priority, level, not hinted, need.isolation != "exclusive", -need.count, -memory, -(need.compute or 0), need.service)
+    size = (need.isolation != "exclusive", -need.count, not must_join(need), -memory, -(need.compute or 0))
+    return (-priority, level, not hinted, *size, need.service)
 
 
 def _gigabytes(profile: str) -> int:

@@ -206,6 +206,14 @@ def test_a_place_that_was_found_elsewhere_is_taken_only_if_it_is_joined() -> Non
     assert draft.place_at(one, 1, Hint("h1", ("GPU-h1-0", "GPU-h1-2"))) is not None
 
 
+@pytest.mark.parametrize("solver", [True, False])
+def test_whoever_needs_joined_gpus_chooses_before_whoever_prefers_them(solver: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not solver:
+        monkeypatch.setattr(program, "highspy", None)
+    given_ = problem([a100s(4, (1, 3))], [whole("aa"), whole("zz", nvlink="required")])
+    assert solved(given_) == {"aa-1": "h1/0,2", "zz-1": "h1/1,3"}
+
+
 # The solver
 
 
@@ -329,9 +337,11 @@ def test_whoever_has_a_joined_set_is_named_and_not_whoever_has_the_first_gpus() 
 
 
 def test_where_the_facts_do_not_tell_the_reason_says_so_and_what_to_do() -> None:
+    known = "h1: 2 GPUs free, and its facts do not tell which of them NVLink joins"
     (missing,) = make_plan(problem([host(gpu(0), gpu(1))], [whole(nvlink="required")])).unplaced
-    assert missing.reason.startswith("h1: 2 GPUs free, and its facts do not tell which of them NVLink joins")
-    assert "plan with facts read anew" in missing.reason
+    assert missing.reason == f"{known} (read its facts anew, and plan again)"
+    (missing,) = make_plan(problem([host(gpu(0), gpu(1, mig=True))], [whole(nvlink="required")])).unplaced
+    assert missing.reason == f"{known} (a GPU in MIG mode cannot: give it mode whole in fleet_gpu_layouts)"
 
 
 def test_a_joined_set_that_others_have_is_in_use() -> None:

@@ -221,3 +221,24 @@ def test_a_service_that_asks_for_more_of_a_host_does_not_push_out_its_neighbours
     second = plan([service("aa", 5), service("bb", 4)], first, host)
     assert [line["service"] for line in second.plans["h1"].data["services"]] == ["bb"]
     assert [each["service"] for each in second.unplaced] == ["aa"]
+
+
+def test_links_between_gpus_are_no_part_of_a_plan_and_change_none_that_stands() -> None:
+    first = plan()
+    wired = hosts()
+    for one, other in ((0, 1), (1, 0)):
+        wired["h1"]["facts"]["gpus"][one]["nvlink"] = [wired["h1"]["facts"]["gpus"][other]["pci"]]
+    assert texts(plan(last=first, given=wired)) == texts(first)
+    assert "nvlink" not in "".join(texts(plan(given=wired)).values())
+
+
+def test_joined_gpus_are_asked_for_in_a_manifest_and_found_in_the_facts() -> None:
+    train = ("m/t.yml", manifest_text("train", gpu="{isolation: exclusive, count: 2, memory: 60 GiB, nvlink: required}", ports=""))
+    given = {"h1": {"facts": facts([gpu_facts(number) for number in range(3)]), "policy": {"fleet_environment": "production"}}}
+    (missing,) = plan([train], given=given).unplaced
+    assert "its facts do not tell which of them NVLink joins" in missing["reason"]
+    several = given["h1"]["facts"]["gpus"]
+    for number, peers in ((0, [2]), (1, []), (2, [0])):
+        several[number]["nvlink"] = [several[peer]["pci"] for peer in peers]
+    (line,) = plan([train], given=given).plans["h1"].data["services"]
+    assert line["gpus"] == ["GPU-h1-0", "GPU-h1-2"]

@@ -119,7 +119,7 @@ def _size(group: Group, name: str) -> tuple[int, int]:
 
 
 def _turn_of(need: Need, weight: float, profile: str | None) -> tuple[t.Any, ...]:
-    return (-need.priority, -need.count, -weight, need.service, profile or "")
+    return (-need.priority, -need.count, not must_join(need), -weight, need.service, profile or "")
 
 
 @dataclass
