@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Requests that come one at a time, each placed at once and for good, so that the fleet ends up as full as it can.
 
-``learn`` reads what was asked for in the past and replays sampled streams of it under every policy; the policy that fills most is taken.
-``Admission`` places, and compares what comes with what was expected: if they differ, it forgets the past, learns from what came and
-replays again, from the fleet as it now is. Nothing that fits anywhere is refused. Same input, same places: no clock, no
+``learn`` reads what was asked for in the past and rehearses every policy on it; the one that fills most is taken. ``Admission`` places,
+and compares what comes with what was expected: if they differ, it forgets the past and learns from what came. Each time what is known has
+doubled it rehearses again, from the fleet as it now is. Nothing that fits anywhere is refused. Same input, same places: no clock, no
 randomness but fixed seeds, all limits are counts.
 """
 

@@ -156,9 +156,7 @@ class Demand:
 class Futures:
     """Sampled sequences of requests that a node of each shape might see; the same ones for every state, so that states compare."""
 
-    def __init__(
-        self, demand: Demand, sequences: int = 40, length: int = 14, seed: int = 0, offered: float = math.inf
-    ) -> None:
+    def __init__(self, demand: Demand, sequences: int = 40, length: int = 14, seed: int = 0, offered: float = math.inf) -> None:
         """``sequences`` for each shape, each of ``length`` requests: a node is worth what it makes of many of them, not of the next few.
 
         ``offered``: GPU that is still to be asked for, as a multiple of the GPUs there are. A node then sees its share of that and no more,

@@ -126,7 +126,8 @@ def alike_together(pool: Pool, request: Request, options: Options) -> Floats:
     same, every = pool.alike(request, options.node)
     worth: Floats = np.where((same > 0) & (same == every), 3.0, np.where(same > 0, 2.0, np.where(every == 0, 1.0, 0.0)))
     gpus = np.array([shape.gpus for shape in pool.shapes])[options.after.shape]
-    return worth + 0.5 * (1 - options.after.free.sum(1) / (WHOLE * np.maximum(1, gpus)))
+    fuller: Floats = worth + 0.5 * (1 - options.after.free.sum(1) / (WHOLE * np.maximum(1, gpus)))
+    return fuller
 
 
 def least_product(pool: Pool, request: Request, options: Options) -> Floats:

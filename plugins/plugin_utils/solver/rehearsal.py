@@ -37,13 +37,13 @@ def rehearsed(pool: Pool, counts: Mapping[Request, float], horizon: float, unfor
 
     ``horizon``: GPU that is still to be asked for, as a multiple of the GPUs there are; ``unforeseen``: as in ``Pool.demand``.
     """
-    halves = _halves(merged(counts, KINDS_REPLAYED))
-    if not all(any(request.size for request in half) for half in halves):
+    both = halves(merged(counts, KINDS_REPLAYED))
+    if not all(any(request.size for request in half) for half in both):
         return FUTURES.name, {}
-    part = _part(pool, counts, horizon)
-    taught = [part.demand(half, unforeseen) for half in halves]
+    part = part_of(pool, counts, horizon)
+    taught = [part.demand(half, unforeseen) for half in both]
     # Each half is taught and drawn from in turn.
-    streams = [(_stream(halves[seed % 2], horizon * WHOLE * part.gpus, seed), taught[1 - seed % 2]) for seed in range(sum(ROUNDS))]
+    streams = [(_stream(both[seed % 2], horizon * WHOLE * part.gpus, seed), taught[1 - seed % 2]) for seed in range(sum(ROUNDS))]
     first, rest = streams[: ROUNDS[0]], streams[ROUNDS[0] :]
     filled = {policy.name: [_filled(policy, part.copy(), demand, stream) for stream, demand in first] for policy in POLICIES}
     size = WHOLE * max(1, part.gpus)
@@ -60,20 +60,20 @@ def rehearsed(pool: Pool, counts: Mapping[Request, float], horizon: float, unfor
     return max(better, key=lambda name: shares[name], default=FUTURES.name), shares
 
 
-def _halves(counts: Mapping[Request, float]) -> tuple[dict[Request, float], dict[Request, float]]:
+def halves(counts: Mapping[Request, float]) -> tuple[dict[Request, float], dict[Request, float]]:
     """Every other one of the requests, in their order: what came often is in both."""
-    halves: tuple[dict[Request, float], dict[Request, float]] = ({}, {})
+    found: tuple[dict[Request, float], dict[Request, float]] = ({}, {})
     turn = 0
     for request in sorted(counts):
         count = int(counts[request])
         for half, more in ((turn % 2, (count + 1) // 2), (1 - turn % 2, count // 2)):
             if more:
-                halves[half][request] = float(more)
+                found[half][request] = float(more)
         turn += count
-    return halves
+    return found
 
 
-def _part(pool: Pool, counts: Mapping[Request, float], horizon: float) -> Pool:
+def part_of(pool: Pool, counts: Mapping[Request, float], horizon: float) -> Pool:
     """Some nodes for all of them, so few that a replay ends soon."""
     mean = sum(request.size * count for request, count in counts.items()) / sum(counts.values())
     requests = max(1.0, horizon * WHOLE * pool.gpus / mean)

@@ -90,6 +90,7 @@ def admit(history: list[tuple[t.Any, ...]], runs: list[tuple[list[tuple[t.Any, .
 
 
 def plain(history: list[Request], runs: list[Run]) -> tuple[t.Any, t.Any]:
+    """Both as plain data, for ``admit``."""
     return [tuple(each) for each in history], [
         ([tuple(node) for node in run.nodes], [tuple(each) for each in run.requests]) for run in runs
     ]
@@ -332,20 +333,27 @@ def _cases(options: argparse.Namespace) -> list[Case]:
     return cases
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """0 when the judge finds nothing wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="arrivals.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mix", action="append", default=[], help=f"{', '.join(world.MIXES)}, or a JSON file; may be given several times")
     parser.add_argument("--trace", type=Path, help="CSV: cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec")
     parser.add_argument("--nodes", type=Path, help="CSV: sn, cpu_milli, memory_mib, gpu, model; made up if left out")
     parser.add_argument("--nodes-count", type=int, default=120, help="of those made up")
     parser.add_argument("--seeds", default="1,2,3", help="words, with commas")
     parser.add_argument("--learn-on", default="share-heavy", help="the other mix that is learnt in the second column")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
+    seeds = [seed for seed in options.seeds.split(",") if seed]
     if not options.mix and not options.trace:
         parser.error("give --mix or --trace")
+    if not seeds or options.nodes_count < 1:
+        parser.error("give at least one seed and one node")
+    try:
+        cases = _cases(options)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
     violations: list[str] = []
-    found = {case.name: measure_case(case, options.seeds.split(","), 1, violations) for case in _cases(options)}
+    found = {case.name: measure_case(case, seeds, 1, violations) for case in cases}
     print(json.dumps({"mixes": found, "violations": violations}, indent=1))
     return 1 if violations else 0
 
