@@ -6,18 +6,23 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import time
 import typing as t
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrivals import Admission, Lesson, differ, learn
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import Request, Shape
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.pool import Node, Place
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.pool import Node, Place, Pool
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.ranking import POLICIES
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.rehearsal import FEWEST_NODES, REQUESTS_REPLAYED, halves, part_of
+from ansible_collections.gpuops.fleet.tests.bench.planner import arrival_search as search
 from ansible_collections.gpuops.fleet.tests.bench.planner import arrival_world as world
+from ansible_collections.gpuops.fleet.tests.bench.planner import arrivals as bench
 from ansible_collections.gpuops.fleet.tests.bench.planner.arrival_baselines import FirstFit
 from ansible_collections.gpuops.fleet.tests.bench.planner.arrival_checks import complaints
 from hypothesis import given, settings
@@ -146,6 +151,44 @@ def test_a_lesson_that_is_all_wrong_does_not_break_up_the_nodes_that_large_reque
     assert sum(place is not None for place in places[1::2]) == 11
 
 
+def test_a_small_fleet_is_rehearsed_on_what_came_long_before_it_is_full() -> None:
+    nodes, requests = arriving("multi-gpu", 12, "3")
+    admission = Admission(fleet(nodes), lesson("share-heavy"))
+    taught = admission.lesson.shares
+    answers(admission, requests[:64])
+    assert admission.lesson.shares != taught
+    assert set(admission.lesson.shares) == {policy.name for policy in POLICIES}
+    assert admission.lesson.requests < 128
+
+
+def test_halves_of_what_is_known_share_out_every_request_evenly() -> None:
+    known = {Request(number, 1, 1, 500): count for number, count in enumerate([5.0, 1.0, 1.0, 2.0, 3.0])}
+    one, two = halves(known)
+    assert {request: one.get(request, 0) + two.get(request, 0) for request in known} == known
+    assert all(abs(one.get(request, 0) - two.get(request, 0)) <= 1 for request in known)
+    assert sum(one.values()) == sum(two.values()) == 6
+
+
+def test_a_rehearsal_of_small_requests_takes_fewer_nodes_not_more_work() -> None:
+    pool = Pool(fleet(world.make_nodes(world.EQUAL, 400, "1")))
+    large, small = ({Request(1_000, 1_024, 1, milli): 9.0} for milli in (1000, 100))
+    assert len(part_of(pool, large, 1.3).nodes) > len(part_of(pool, small, 1.3).nodes) >= FEWEST_NODES
+    assert len(part_of(pool, large, 1.3).nodes) * 8 * 1.3 <= REQUESTS_REPLAYED
+
+
+def test_what_stands_on_a_node_is_counted_by_size_until_it_leaves() -> None:
+    pool = Pool([Node("one", Shape(8_000, 8_192, 2, "A100"))])
+    half, whole, cpu = Request(1_000, 1_024, 1, 500), Request(1_000, 1_024, 1, 1000), Request(1_000, 1_024, 0, 0)
+    gpus = pool.take(half, 0, 0)
+    twin = pool.copy()
+    twin.take(whole, 0, -1)
+    twin.take(cpu, 0, -1)
+    here = np.array([0])
+    assert [int(each[0]) for each in (*twin.alike(half, here), *pool.alike(whole, here))] == [1, 2, 0, 1]
+    pool.give_back(half, 0, gpus)
+    assert [int(each[0]) for each in pool.alike(half, here)] == [0, 0]
+
+
 def test_room_that_is_given_back_is_taken_again() -> None:
     nodes = [Node("one", Shape(8_000, 8_192, 2, "A100"))]
     admission = Admission(nodes)
@@ -213,6 +256,56 @@ def test_a_row_that_makes_no_sense_is_named(tmp_path: Path, row: str) -> None:
 def test_a_list_of_nodes_is_read_and_those_without_gpus_left_out(tmp_path: Path) -> None:
     (tmp_path / "nodes.csv").write_text("sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,2,P100\nn2,96000,393216,0,\n", encoding="utf-8")
     assert world.read_nodes(tmp_path / "nodes.csv") == [world.Node("n1", 64000, 262144, 2, "P100")]
+
+
+NODES_FILE = "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,2,T4\nn2,96000,393216,8,V100M16\n"
+BAD_FILES = {
+    "no column num_gpu": ("--trace", PODS.replace("num_gpu", "gpus")),
+    "nothing but a header": ("--trace", PODS.splitlines()[0]),
+    "pods:7: cpu_milli is 'x', not a number": ("--trace", f"{PODS}f,x,1,1,500,,\n"),
+    "pods:7: cpu_milli is 'inf', not a number": ("--trace", f"{PODS}f,inf,1,1,500,,\n"),
+    "no request asks for a GPU": ("--trace", "cpu_milli,memory_mib,num_gpu,gpu_milli\n1000,1024,0,\n"),
+    "pods:4: not a node": ("--nodes", f"{NODES_FILE}n1,64000,262144,2,T4\n"),
+    "no node has a GPU": ("--nodes", "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,0,\n"),
+    "No such file": ("--mix", None),
+    "not a mix that can be read": ("--mix", "[1, 2"),
+    "'num_gpu' is missing": ("--mix", '{"requests": [{"weight": 1, "gpu_milli": 1000, "cpu_milli": 1, "memory_mib": 1}]}'),
+    "it asks for no GPU": ("--mix", '{"requests": [{"weight": 1, "num_gpu": 0, "gpu_milli": 0, "cpu_milli": 1, "memory_mib": 1}]}'),
+    "not a request that can be made": (
+        "--mix",
+        '{"requests": [{"weight": 1, "num_gpu": 2, "gpu_milli": 500, "cpu_milli": 1, "gib": [1]}]}',
+    ),
+}
+
+
+@pytest.mark.parametrize("text", BAD_FILES)
+def test_a_file_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    option, told = BAD_FILES[text]
+    if told is not None:
+        (tmp_path / "pods").write_text(told, encoding="utf-8")
+    with pytest.raises(SystemExit):
+        bench.main(["--mix", "default", option, str(tmp_path / "pods")])
+    assert text in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_a_trace_on_nodes_of_a_list_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pods.csv").write_text("\ufeff" + PODS.replace("name,", "name, "), encoding="utf-8")
+    (tmp_path / "nodes.csv").write_text(NODES_FILE, encoding="utf-8")
+    words = ["--trace", str(tmp_path / "pods.csv"), "--nodes", str(tmp_path / "nodes.csv"), "--seeds", "one", "--learn-on", "cpu-tight"]
+    assert bench.main(words) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["violations"] == []
+    assert found["mixes"]["pods"]["gpus"] == 10
+    assert found["mixes"]["pods"]["learnt_on_other"]["mix"] == "cpu-tight"
+
+
+def test_a_made_up_world_is_the_same_each_time_and_fits_its_fleet() -> None:
+    for number in range(20):
+        one = search.made_up(number)
+        assert one == search.made_up(number) != search.made_up(number + 1)
+        nodes = world.make_nodes(one.mix.fleet, one.size, "1")
+        for request in itertools.islice(world.draw(one.mix, "1"), 40):
+            assert any(Shape(*node[1:]).holds(Request(*request)) for node in nodes)
 
 
 NODES = [world.Node("a", 4000, 4096, 2, "T4"), world.Node("b", 4000, 4096, 1, "A100")]

@@ -150,3 +150,14 @@ def test_merging_keeps_within_the_limit_and_never_asks_for_less(counts: dict[Req
 def test_a_request_that_makes_no_sense_is_refused_with_its_numbers(wrong: tuple[int, int, int, int]) -> None:
     with pytest.raises(ValueError, match=f"{wrong[2]} GPUs of {wrong[3]} thousandths"):
         Request(*wrong)
+
+
+def test_a_node_that_few_requests_can_use_is_worth_less_where_no_more_than_is_offered_is_counted_on() -> None:
+    # One request in ten fits the T4, which has a fifth of the GPUs: less than it could hold.
+    expected = demand({Request(1_000, 1_024, 1, 1000, ("T4",)): 1.0, Request(1_000, 1_024, 1, 1000, ("A100",)): 9.0})
+    idle = rows([(0, 32_000, 65_536, [1000] * 4), (1, 64_000, 65_536, [1000, 1000, 0, 0])])
+    large, small = Futures(expected).fill(idle)
+    large_offered, small_offered = Futures(expected, offered=1.0).fill(idle)
+    assert (large, small) == (4000, 2000)
+    assert large_offered == pytest.approx(4000, rel=0.02)
+    assert small_offered == pytest.approx(1000, rel=0.02)

@@ -3,40 +3,34 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Requests that come one at a time, each placed at once and for good, so that the fleet ends up as full as it can.
 
-``learn`` reads what was asked for in the past and replays sampled streams of it under every policy; the policy that fills most is taken.
-``Admission`` places, and compares what comes with what was expected: if they differ, it forgets the past, learns from what came and
-replays again, from the fleet as it now is. Nothing that fits anywhere is refused. Same input, same places: no clock, no
+``learn`` reads what was asked for in the past and rehearses every policy on it; the one that fills most is taken. ``Admission`` places,
+and compares what comes with what was expected: if they differ, it forgets the past and learns from what came. Each time what is known has
+doubled it rehearses again, from the fleet as it now is. Nothing that fits anywhere is refused. Same input, same places: no clock, no
 randomness but fixed seeds, all limits are counts.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import WHOLE, Demand, Request, merged
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import WHOLE, Request
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.pool import UNFORESEEN, Node, Place, Pool
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.ranking import FUTURES, POLICIES, Chooser, Policy
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.ranking import FUTURES, POLICIES, Chooser
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.rehearsal import rehearsed
 
-NODES_REPLAYED = 32
-"""At most so many nodes stand for the fleet in a replay."""
-STREAMS_REPLAYED = 4
 HORIZON = 1.3
 """Replays ask for so much in all, as a multiple of the GPUs there are."""
 LEAST_LEFT = 0.3
 """And for at least so much more than has come already."""
 FIRST_REVIEW = 16
 """Requests before the first look back; then whenever what was learnt here has doubled."""
-LEAST_AHEAD = 0.001
-"""Of the GPUs, by which another policy has to beat the default one in the replays."""
-DOUBT = 1.5
+DOUBT = 0.4
 """Unforeseen requests that are expected besides while nothing has come yet, as a part of those that were learnt."""
-ENOUGH_TO_REPLAY = 128
-"""Requests that have to be known for a replay to say more than the default does, and for a surprise to be one."""
-KINDS_REPLAYED = 512
+ENOUGH_TO_BET = 128
+"""Requests that have to be known for a surprise to be one."""
 LEAST_EXPECTED = 5.0
 """Of a class of requests, for the comparison of two mixes; rarer classes count as one."""
 FAR_OFF = 5.0
@@ -65,7 +59,7 @@ class Lesson:
 def learn(nodes: Sequence[Node], history: Iterable[Request]) -> Lesson:
     """What a history of requests lets expect on these nodes, which need not be empty later on."""
     counts = {request: float(count) for request, count in sorted(Counter(history).items())}
-    return _replayed(Pool(nodes), counts, HORIZON)
+    return Lesson(counts, *rehearsed(Pool(nodes), counts, HORIZON)) if counts else Lesson()
 
 
 class _Surprise:
@@ -83,7 +77,7 @@ class _Surprise:
     @property
     def certain(self) -> bool:
         """Has the bet been won? Never when too little is known to bet against."""
-        return self._won > ODDS and self._total >= ENOUGH_TO_REPLAY
+        return self._won > ODDS and self._total >= ENOUGH_TO_BET
 
     def see(self, request: Request) -> None:
         """The next request."""
@@ -110,7 +104,7 @@ class Admission:
         self._asked, self._since, self._next = 0, 0, FIRST_REVIEW
         self._here = 0.0
         self._surprise = _Surprise(self.lesson.counts)
-        self._replayed = bool(self.lesson.shares)
+        self._rehearsed = self.lesson.requests if self.lesson.shares else 0.0
         self._chooser = self._new_chooser()
 
     @property
@@ -138,15 +132,16 @@ class Admission:
         counts = dict(self.lesson.counts)
         policy, shares = self.lesson.policy, self.lesson.shares
         if self._surprise.certain or differ(counts, recent):
-            counts, policy, shares, self._replayed, self._here = {}, FUTURES.name, {}, False, 0.0
+            counts, policy, shares, self._rehearsed, self._here = {}, FUTURES.name, {}, 0.0, 0.0
         for request, count in recent.items():
             counts[request] = counts.get(request, 0.0) + count
-        self.lesson = Lesson(counts, policy, shares)
-        if not self._replayed and self.lesson.requests >= ENOUGH_TO_REPLAY:
-            come = self._asked / (WHOLE * max(1, self._pool.gpus))
-            self.lesson = _replayed(self._pool, counts, max(LEAST_LEFT, HORIZON - come))
-            self._replayed = True
         self._here += self._since
+        known = sum(counts.values())
+        if known >= max(FIRST_REVIEW, 2 * self._rehearsed):
+            come = self._asked / (WHOLE * max(1, self._pool.gpus))
+            policy, shares = rehearsed(self._pool, counts, max(LEAST_LEFT, HORIZON - come), self._unforeseen())
+            self._rehearsed = known
+        self.lesson = Lesson(counts, policy, shares)
         self._since, self._next = 0, max(FIRST_REVIEW // 2, int(self._here))
         self._surprise = _Surprise(counts)
         self._chooser = self._new_chooser()
@@ -154,9 +149,11 @@ class Admission:
 
     def _new_chooser(self) -> Chooser:
         policy = {policy.name: policy for policy in POLICIES}[self.lesson.policy]
-        # A lesson is trusted as far as what came here has borne it out.
-        doubt = (FIRST_REVIEW / (FIRST_REVIEW + self._here)) ** 2
-        return Chooser(policy, self._pool, self._pool.demand(self.lesson.counts, UNFORESEEN + DOUBT * doubt))
+        return Chooser(policy, self._pool, self._pool.demand(self.lesson.counts, self._unforeseen()))
+
+    def _unforeseen(self) -> float:
+        """Requests that are expected besides: a lesson is trusted as far as what came here has borne it out."""
+        return UNFORESEEN + DOUBT * (FIRST_REVIEW / (FIRST_REVIEW + self._here)) ** 2
 
 
 def differ(expected: Mapping[Request, float], came: Mapping[Request, float]) -> bool:
@@ -205,46 +202,3 @@ def _coarse(request: Request) -> Class:
 def _fine(request: Request) -> Class:
     """Besides, how much of a GPU, and CPU by powers of two; memory follows CPU in most mixes and is left out."""
     return (request.gpus, request.milli, request.models, request.cpu.bit_length())
-
-
-def _replayed(pool: Pool, counts: Mapping[Request, float], horizon: float) -> Lesson:
-    """The policy that fills most of the fleet, as it is now, with streams like what is known; the default if none is clearly better."""
-    kinds = merged(counts, KINDS_REPLAYED)
-    if not any(request.size for request in kinds):
-        return Lesson(counts)
-    part = pool.sample(NODES_REPLAYED)
-    streams = [_stream(kinds, horizon * WHOLE * part.gpus, seed) for seed in range(STREAMS_REPLAYED)]
-    demand = part.demand(counts)
-    filled = {policy.name: [_filled(policy, part.copy(), demand, stream) for stream in streams] for policy in POLICIES}
-    size = WHOLE * max(1, part.gpus)
-    better = [name for name in filled if _ahead(filled[name], filled[FUTURES.name], LEAST_AHEAD * size)]
-    best = max(better, key=lambda name: sum(filled[name]), default=FUTURES.name)
-    return Lesson(counts, best, {name: sum(values) / len(values) / size for name, values in filled.items()})
-
-
-def _ahead(one: Sequence[int], other: Sequence[int], least: float) -> bool:
-    """Is the mean of the differences well above its standard error, and above ``least``?"""
-    pairs = [left - right for left, right in zip(one, other, strict=True)]
-    mean = sum(pairs) / len(pairs)
-    spread = math.sqrt(sum((pair - mean) ** 2 for pair in pairs) / max(1, len(pairs) - 1) / len(pairs))
-    return mean > max(least, 1.5 * spread)
-
-
-def _stream(kinds: Mapping[Request, float], size: float, seed: int) -> list[Request]:
-    """Requests drawn from what is known until they ask for ``size`` thousandths of a GPU."""
-    rng = random.Random(seed)
-    requests = sorted(kinds)
-    weights = [kinds[request] for request in requests]
-    drawn: list[Request] = []
-    while size > 0:
-        # Drawn in lots: choices() adds up the weights each time. A lot without any GPU is a mix of almost none: it ends all the same.
-        lot = rng.choices(requests, weights, k=64)
-        drawn += lot
-        size -= max(1, sum(request.size for request in lot))
-    return drawn
-
-
-def _filled(policy: Policy, pool: Pool, demand: Demand, stream: Sequence[Request]) -> int:
-    """Thousandths of a GPU that the policy places."""
-    chooser = Chooser(policy, pool, demand)
-    return sum(request.size for request in stream if chooser.place(request) is not None)

@@ -83,6 +83,12 @@ class Rows:
     free: Ints
 
 
+def together(one: Rows, other: Rows) -> Rows:
+    """The rows of both."""
+    pairs = ((one.shape, other.shape), (one.cpu, other.cpu), (one.memory, other.memory), (one.free, other.free))
+    return Rows(*(np.concatenate(pair) for pair in pairs))
+
+
 def merged(counts: Mapping[Request, float], limit: int) -> dict[Request, float]:
     """At most ``limit`` kinds for many: CPU and memory rounded up on a grid that is as fine as it can be; then the rarest are left out."""
     step, found = 1.0, dict(counts)
@@ -122,6 +128,8 @@ class Demand:
         )
         reach = (self.holds * np.array(gpus, dtype=float)).sum(1)
         self.rate: Floats = self.holds * (self.share * sum(gpus) / np.maximum(reach, 1.0))[:, None]
+        self.mean = float(self.share @ self.size) / WHOLE
+        """GPUs that the mean request asks for."""
         self._on_gpu = np.flatnonzero(self.gpus > 0)
         self._sizes, self._of_size = np.unique(self.milli[self._on_gpu], return_inverse=True)
 
@@ -148,12 +156,19 @@ class Demand:
 class Futures:
     """Sampled sequences of requests that a node of each shape might see; the same ones for every state, so that states compare."""
 
-    def __init__(self, demand: Demand, sequences: int = 40, length: int = 14, seed: int = 0) -> None:
-        """``sequences`` for each shape, each of ``length`` requests: a node is worth what it makes of many of them, not of the next few."""
+    def __init__(self, demand: Demand, sequences: int = 40, length: int = 14, seed: int = 0, offered: float = math.inf) -> None:
+        """``sequences`` for each shape, each of ``length`` requests: a node is worth what it makes of many of them, not of the next few.
+
+        ``offered``: GPU that is still to be asked for, as a multiple of the GPUs there are. A node then sees its share of that and no more,
+        so that hardware which few requests can use is worth less than what many compete for.
+        """
         # What stands for no request at all asks for more memory than there is.
         which = np.full((len(demand.shapes), sequences, length), len(demand.kinds), dtype=np.int64)
-        for number in range(len(demand.shapes)):
-            which[number] = self._draw(demand.rate[:, number], which[number], seed)
+        for number, shape in enumerate(demand.shapes):
+            drawn = self._draw(demand.rate[:, number], which[number], seed)
+            comes = min(length, offered * shape.gpus * float(demand.rate[:, number].sum()) / demand.mean) if demand.mean else length
+            ends = np.floor(comes + (np.arange(sequences) + 0.5) / sequences)
+            which[number] = np.where(np.arange(length) < ends[:, None], drawn, len(demand.kinds))
         order = which.transpose(2, 0, 1)
         self._cpu = np.append(demand.cpu, 0)[order]
         self._memory = np.append(demand.memory, np.iinfo(np.int64).max)[order]

@@ -82,9 +82,12 @@ class Pool:
         self.free: Ints = np.where(np.arange(int(gpus.max(initial=1))) < gpus[:, None], WHOLE, 0)
         self.version: Ints = np.zeros(len(self.nodes), dtype=np.int64)
         """How often each node has changed: what is remembered of a node is right while this is the same."""
+        self.held: Ints = np.zeros((len(self.nodes), 0), dtype=np.int64)
+        """How many requests of each size of GPU stand on each node; a column for each size that has ever been placed."""
+        self._sizes: dict[tuple[int, int], int] = {}
         self.most_cpu = max([1, *(shape.cpu for shape in self.shapes)])
         self.most_memory = max([1, *(shape.memory for shape in self.shapes)])
-        self._held: dict[Request, Flags] = {}
+        self._could: dict[Request, Flags] = {}
 
     def demand(self, counts: Mapping[Request, float], unforeseen: float = UNFORESEEN) -> Demand:
         """What these nodes may expect when requests come as often as ``counts`` says, and now and then one of several whole GPUs.
@@ -117,6 +120,7 @@ class Pool:
         """The same state; what happens to one does not happen to the other."""
         twin = copy.copy(self)
         twin.cpu, twin.memory, twin.free, twin.version = self.cpu.copy(), self.memory.copy(), self.free.copy(), self.version.copy()
+        twin.held, twin._sizes = self.held.copy(), dict(self._sizes)
         return twin
 
     def sample(self, most: int) -> Pool:
@@ -126,7 +130,7 @@ class Pool:
         part = self.copy()
         part.nodes = [self.nodes[number] for number in which]
         part.shape, part.cpu, part.memory = self.shape[which], self.cpu[which], self.memory[which]
-        part.free, part.version = self.free[which], self.version[which]
+        part.free, part.version, part.held = self.free[which], self.version[which], self.held[which]
         return part
 
     def rows(self, which: Ints) -> Rows:
@@ -135,9 +139,9 @@ class Pool:
 
     def fits(self, request: Request, which: Ints) -> Flags:
         """Which of the nodes ``which`` have room for it."""
-        if request not in self._held:
-            self._held[request] = np.array([shape.holds(request) for shape in self.shapes], dtype=bool)
-        room: Flags = self._held[request][self.shape[which]] & (self.cpu[which] >= request.cpu) & (self.memory[which] >= request.memory)
+        if request not in self._could:
+            self._could[request] = np.array([shape.holds(request) for shape in self.shapes], dtype=bool)
+        room: Flags = self._could[request][self.shape[which]] & (self.cpu[which] >= request.cpu) & (self.memory[which] >= request.memory)
         if request.gpus:
             room &= (self.free[which] >= request.milli).sum(1) >= request.gpus
         return room
@@ -178,4 +182,22 @@ class Pool:
         self.cpu[node] -= sign * request.cpu
         self.memory[node] -= sign * request.memory
         self.free[node, list(gpus)] -= sign * request.milli
+        if request.gpus:
+            column = self._column(request)
+            self.held[node, column] += sign
         self.version[node] += 1
+
+    def alike(self, request: Request, which: Ints) -> tuple[Ints, Ints]:
+        """On each of some nodes: how many requests for the same size of GPU stand there, and how many for any."""
+        column = self._sizes.get((request.gpus, request.milli))
+        every = self.held[which]
+        same: Ints = np.zeros(len(which), dtype=np.int64) if column is None else every[:, column]
+        return same, every.sum(1)
+
+    def _column(self, request: Request) -> int:
+        size = (request.gpus, request.milli)
+        if size not in self._sizes:
+            self._sizes[size] = len(self._sizes)
+            if len(self._sizes) > self.held.shape[1]:
+                self.held = np.pad(self.held, ((0, 0), (0, len(self._sizes))))
+        return self._sizes[size]

@@ -8,11 +8,12 @@ Worths are remembered per request and node until the node changes, so a decision
 
 from __future__ import annotations
 
+import math
 import typing as t
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import WHOLE, Demand, Futures, Request, Rows
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation import WHOLE, Demand, Futures, Request, Rows, together
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.pool import Options, Pool
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy as np
 
@@ -77,10 +78,11 @@ class Kept:
         """The worths, in thousandths of a GPU."""
         nodes = np.unique(options.node)
         changed = nodes[self._version[nodes] != pool.version[nodes]]
-        if len(changed):
-            self._now[changed] = self._measure(pool.rows(changed))
-            self._version[changed] = pool.version[changed]
-        kept: Floats = self._measure(options.after) - self._now[options.node]
+        # Measured together: what a measure costs is mostly the call.
+        measured = self._measure(together(pool.rows(changed), options.after))
+        self._now[changed] = measured[: len(changed)]
+        self._version[changed] = pool.version[changed]
+        kept: Floats = measured[len(changed) :] - self._now[options.node]
         points: Floats = np.floor(100 / (1 + np.exp(-(kept + request.size) / WHOLE)))
         if self._coarse:
             return points
@@ -117,6 +119,27 @@ def gpus_in_use(pool: Pool, request: Request, options: Options) -> Floats:
         free = before[np.arange(len(options.node)), options.gpu]
         worth = np.where(free < WHOLE, 3.0 - free / WHOLE, worth)
     return worth
+
+
+def alike_together(pool: Pool, request: Request, options: Options) -> Floats:
+    """Clustering: nodes that hold only requests for the same size of GPU, nodes that hold some, idle ones, others; the fullest of each."""
+    same, every = pool.alike(request, options.node)
+    worth: Floats = np.where((same > 0) & (same == every), 3.0, np.where(same > 0, 2.0, np.where(every == 0, 1.0, 0.0)))
+    gpus = np.array([shape.gpus for shape in pool.shapes])[options.after.shape]
+    fuller: Floats = worth + 0.5 * (1 - options.after.free.sum(1) / (WHOLE * np.maximum(1, gpus)))
+    return fuller
+
+
+def least_product(pool: Pool, request: Request, options: Options) -> Floats:
+    """Dot product: the smaller the product of what is asked and what is left, the better."""
+    after = options.after
+    pairs = (
+        (after.cpu, request.cpu, pool.most_cpu),
+        (after.memory, request.memory, pool.most_memory),
+        (after.free.sum(1), request.size, WHOLE * max(1, after.free.shape[1])),
+    )
+    product: Floats = np.sum([(left + asked) / most * (asked / most) for left, asked, most in pairs], axis=0)
+    return -product
 
 
 @dataclass(frozen=True)
@@ -159,8 +182,8 @@ FUTURES_WEIGH = 0.7
 """Of the default measure: Futures alone fill tight fleets best, but trust that small requests will mend a node that big ones have lost."""
 
 
-def _blended(demand: Demand) -> Callable[[Rows], Floats]:
-    futures = Futures(demand)
+def _blended(demand: Demand, offered: float = math.inf) -> Callable[[Rows], Floats]:
+    futures = Futures(demand, offered=offered)
 
     def measure(rows: Rows) -> Floats:
         return FUTURES_WEIGH * futures.fill(rows) + (1 - FUTURES_WEIGH) * demand.fillable(rows)
@@ -173,8 +196,11 @@ def _fillable(pool: Pool, demand: Demand) -> Worth:
 
 
 FUTURES = Policy("futures", _fillable, lambda pool, demand: Kept(pool, _blended(demand)), look=48)
+OFFERED = 1.3
+"""GPU still to be asked for, as a multiple of the GPUs, for the policy that counts on no more than that."""
 POLICIES = (
     FUTURES,
+    Policy("futures-offered", _fillable, lambda pool, demand: Kept(pool, _blended(demand, OFFERED)), look=48),
     Policy("fillable", _fillable),
     Policy("fragmentation", lambda pool, demand: Kept(pool, demand.usable)),
     Policy("fragmentation-coarse", lambda pool, demand: Kept(pool, demand.usable, coarse=True)),
@@ -182,4 +208,6 @@ POLICIES = (
     Policy("best-fit", lambda _pool, _demand: least_left),
     Policy("node-packing", lambda _pool, _demand: most_used),
     Policy("gpu-packing", lambda _pool, _demand: gpus_in_use),
+    Policy("gpu-clustering", lambda _pool, _demand: alike_together),
+    Policy("dot-product", lambda _pool, _demand: least_product),
 )

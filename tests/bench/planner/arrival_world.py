@@ -157,9 +157,45 @@ MIXES = {
 
 
 def read_mix(path: Path) -> Mix:
-    """A mix from a JSON file: ``{"requests": [...], "fleet": [...]}`` with the keys of the built-in ones; the fleet may be left out."""
-    told = json.loads(path.read_text(encoding="utf-8"))
-    return Mix(path.stem, told["requests"], told.get("fleet", HOSTS))
+    """A mix from a JSON file: ``{"requests": [...], "fleet": [...]}`` with the keys of the built-in ones; the fleet may be left out.
+
+    :raises ValueError: in one line, what can't be read.
+    """
+    try:
+        told = json.loads(path.read_text(encoding="utf-8-sig"))
+        mix = Mix(path.stem, list(told["requests"]), list(told.get("fleet", HOSTS)))
+        checked = [Request(*each) for asks in mix.requests for each in _every(asks)]
+        hosts = [(host["weight"], host["cpu_milli"], host["memory_mib"], host["gpus"]) for host in mix.fleet]
+        names = [host["model"] for host in mix.fleet]
+    except KeyError as error:
+        raise ValueError(f"{path.name}: {error} is missing") from None
+    except (TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise ValueError(f"{path.name}: not a mix that can be read: {error}") from None
+    if not any(
+        request.size and weight > 0 for asks in mix.requests for weight, request in ((asks["weight"], Request(*next(_every(asks)))),)
+    ):
+        raise ValueError(f"{path.name}: it asks for no GPU")
+    for request in checked:
+        if (
+            min(request[:4]) < 0
+            or request.milli > 1000
+            or (request.gpus and not request.milli)
+            or (request.gpus > 1 > request.milli / 1000)
+        ):
+            raise ValueError(f"{path.name}: not a request that can be made: {request}")
+    if not hosts or not all(min(host) > 0 for host in hosts) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"{path.name}: every host of the fleet needs a weight, CPU, memory, GPUs above 0 and a model")
+    return mix
+
+
+def _every(asks: dict[str, t.Any]) -> t.Iterator[tuple[int, int, int, int]]:
+    """Every size that requests of one kind can have."""
+    if asks["weight"] < 0:
+        raise TypeError("a weight below 0")
+    _spec(asks.get("gpu_spec", ""))
+    for cpu in asks["cpu_milli"] if isinstance(asks["cpu_milli"], list) else [asks["cpu_milli"]]:
+        for memory in [int(cpu / 1000 * each * GIB) for each in asks["gib"]] if "gib" in asks else [asks["memory_mib"]]:
+            yield cpu, memory, asks["num_gpu"], asks["gpu_milli"] if asks["num_gpu"] else 0
 
 
 def _spec(text: str) -> tuple[str, ...]:
@@ -226,37 +262,63 @@ def capacity(nodes: list[Node]) -> int:
     return 1000 * sum(node.gpus for node in nodes)
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as opened:
-        return list(csv.DictReader(opened))
+def _rows(path: Path, needed: tuple[str, ...]) -> t.Iterator[tuple[str, dict[str, str]]]:
+    """("file:line", row) of each; spaces around names and values are no part of them.
+
+    :raises ValueError: columns are missing, or there are no rows.
+    """
+    with path.open(encoding="utf-8-sig", newline="") as opened:
+        reader = csv.DictReader(opened, restval="")
+        reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+        missing = [name for name in needed if name not in reader.fieldnames]
+        if missing:
+            raise ValueError(f"{path.name}: no column {', '.join(missing)}")
+        empty = True
+        for row in reader:
+            empty = False
+            yield f"{path.name}:{reader.line_num}", {name: value.strip() for name, value in row.items() if isinstance(value, str)}
+        if empty:
+            raise ValueError(f"{path.name}: nothing but a header")
 
 
-def _whole(row: dict[str, str], *names: str) -> int:
-    for name in names:
-        if row.get(name, "").strip():
-            return math.ceil(float(row[name]))
-    return 0
+def _whole(where: str, row: dict[str, str], name: str) -> int:
+    try:
+        return math.ceil(float(row[name] or 0))
+    except (ValueError, OverflowError):
+        raise ValueError(f"{where}: {name} is {row[name]!r}, not a number") from None
 
 
 def read_trace(path: Path) -> list[Request]:
-    """Requests of a list of pods: columns cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec; others are passed over.
+    """Requests of a list of pods: columns cpu_milli, memory_mib, num_gpu, gpu_milli and, if there, gpu_spec; others are passed over.
 
-    :raises ValueError: a row that asks for less than nothing or for parts of several GPUs; it says which.
+    :raises ValueError: in one line, what can't be read, and where: a column that is missing, no number, less than nothing, parts of
+        several GPUs, or no GPU at all.
     """
     found = []
-    for number, row in enumerate(_rows(path), 2):
-        gpus, milli = _whole(row, "num_gpu"), _whole(row, "gpu_milli")
+    for where, row in _rows(path, ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")):
+        cpu, memory, gpus, milli = (_whole(where, row, name) for name in ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli"))
         milli = (milli or 1000) if gpus else 0
-        request = Request(_whole(row, "cpu_milli"), _whole(row, "memory_mib"), gpus, milli, _spec(row.get("gpu_spec") or ""))
+        request = Request(cpu, memory, gpus, milli, _spec(row.get("gpu_spec", "")))
         if min(request[:4]) < 0 or milli > 1000 or (gpus > 1 and milli != 1000):
-            raise ValueError(f"{path.name}:{number}: not a request that can be read: {row}")
+            raise ValueError(f"{where}: not a request that can be read: {row}")
         found.append(request)
+    if not any(request.size for request in found):
+        raise ValueError(f"{path.name}: no request asks for a GPU")
     return found
 
 
 def read_nodes(path: Path) -> list[Node]:
-    """Nodes of a list: columns sn, cpu_milli, memory_mib, gpu, model. Those without a GPU are left out, as in the published protocol."""
-    rows = [
-        (row["sn"], _whole(row, "cpu_milli"), _whole(row, "memory_mib"), _whole(row, "gpu"), row.get("model") or "") for row in _rows(path)
-    ]
-    return [Node(*row) for row in rows if row[3]]
+    """Nodes of a list: columns sn, cpu_milli, memory_mib, gpu, model. Those without a GPU are left out, as in the published protocol.
+
+    :raises ValueError: in one line, what can't be read, and where; two nodes of one name; none with a GPU.
+    """
+    found: dict[str, Node] = {}
+    for where, row in _rows(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model")):
+        cpu, memory, gpus = (_whole(where, row, name) for name in ("cpu_milli", "memory_mib", "gpu"))
+        if not row["sn"] or row["sn"] in found or min(cpu, memory) <= 0 or gpus < 0:
+            raise ValueError(f"{where}: not a node that can be read, or one that was there before: {row}")
+        found[row["sn"]] = Node(row["sn"], cpu, memory, gpus, row["model"])
+    nodes = [node for node in found.values() if node.gpus]
+    if not nodes:
+        raise ValueError(f"{path.name}: no node has a GPU")
+    return nodes

@@ -89,13 +89,14 @@ def admit(history: list[tuple[t.Any, ...]], runs: list[tuple[list[tuple[t.Any, .
     return {"places": answers, **seconds, "policies": sorted(set(policies))}
 
 
-def _plain(history: list[Request], runs: list[Run]) -> tuple[t.Any, t.Any]:
+def plain(history: list[Request], runs: list[Run]) -> tuple[t.Any, t.Any]:
+    """Both as plain data, for ``admit``."""
     return [tuple(each) for each in history], [
         ([tuple(node) for node in run.nodes], [tuple(each) for each in run.requests]) for run in runs
     ]
 
 
-def _shares(runs: list[Run], answers: list[t.Any], violations: list[str], what: str) -> list[float]:
+def shares_of(runs: list[Run], answers: list[t.Any], violations: list[str], what: str) -> list[float]:
     """Per cent of the GPUs allocated in each run; what the judge says goes to ``violations``."""
     found = []
     for number, (run, places) in enumerate(zip(runs, answers, strict=True)):
@@ -114,7 +115,7 @@ def interval(values: list[float]) -> list[float] | None:
     return [round(mean - half, 3), round(mean + half, 3)]
 
 
-def _beside(ours: list[float], theirs: dict[str, list[float]]) -> dict[str, t.Any]:
+def beside(ours: list[float], theirs: dict[str, list[float]]) -> dict[str, t.Any]:
     """Our share beside the best of theirs (by the mean), the differences taken seed by seed."""
     best = max(sorted(theirs), key=lambda name: statistics.fmean(theirs[name]))
     ahead = [mine - other for mine, other in zip(ours, theirs[best], strict=True)]
@@ -127,7 +128,7 @@ def _beside(ours: list[float], theirs: dict[str, list[float]]) -> dict[str, t.An
     }
 
 
-def _peers(case: Case, runs: list[Run], seeds: list[str], violations: list[str]) -> dict[str, list[float]]:
+def peers_of(case: Case, runs: list[Run], seeds: list[str], violations: list[str]) -> dict[str, list[float]]:
     """Shares of every baseline; FGD knows the true mix."""
     found: dict[str, list[float]] = {}
     for run, seed in zip(runs, seeds, strict=True):
@@ -135,7 +136,7 @@ def _peers(case: Case, runs: list[Run], seeds: list[str], violations: list[str])
             policy = make()
             answers = [policy.place(request) for request in run.requests]
             places = [None if place is None else (policy.nodes[place[0]].name, place[1]) for place in answers]
-            found.setdefault(name, []).extend(_shares([run], [places], violations, f"{case.name}, {name}"))
+            found.setdefault(name, []).extend(shares_of([run], [places], violations, f"{case.name}, {name}"))
     return found
 
 
@@ -174,10 +175,10 @@ def measure_case(case: Case, seeds: list[str], orders: int, violations: list[str
         runs.append(Run(nodes, world.stream(case.requests(seed), ASKED * world.capacity(nodes))))
     sorted_by = {order: [run._replace(nodes=ordered(run.nodes, order)) for run in runs[:orders]] for order in ("by hardware", "reversed")}
     every = [*runs, *itertools.chain.from_iterable(sorted_by.values())]
-    known = cold("planner.arrivals", "admit", *_plain(case.known, every), hash_seed=1)
-    other = cold("planner.arrivals", "admit", *_plain(case.other, runs), hash_seed=2)
-    shares = _shares(every, known.answer["places"], violations, case.name)
-    peers = _peers(case, runs, seeds, violations)
+    known = cold("planner.arrivals", "admit", *plain(case.known, every), hash_seed=1)
+    other = cold("planner.arrivals", "admit", *plain(case.other, runs), hash_seed=2)
+    shares = shares_of(every, known.answer["places"], violations, case.name)
+    peers = peers_of(case, runs, seeds, violations)
     ours, rest = shares[: len(runs)], shares[len(runs) :]
     orders_lost: dict[str, t.Any] = {}
     for number, (order, turned) in enumerate(sorted_by.items()):
@@ -198,10 +199,10 @@ def measure_case(case: Case, seeds: list[str], orders: int, violations: list[str
         "requests": len(runs[0].requests),
         "seeds": seeds,
         "bound": round(statistics.fmean(most_possible(run) for run in runs), 3),
-        "known": {**_beside(ours, peers), "policies": known.answer["policies"], **_times(known)},
+        "known": {**beside(ours, peers), "policies": known.answer["policies"], **_times(known)},
         "learnt_on_other": {
             "mix": case.other_name,
-            **_beside(_shares(runs, other.answer["places"], violations, f"{case.name} learnt on {case.other_name}"), peers),
+            **beside(shares_of(runs, other.answer["places"], violations, f"{case.name} learnt on {case.other_name}"), peers),
             "policies": other.answer["policies"],
             **_times(other),
         },
@@ -236,7 +237,7 @@ def large(mix: world.Mix, seed: str, count: int, violations: list[str]) -> dict[
     nodes = world.make_nodes(mix.fleet, count, seed)
     run = Run(nodes, world.stream(world.draw(mix, seed), ASKED * world.capacity(nodes)))
     history = list(itertools.islice(world.draw(mix, "history"), HISTORY))
-    done = cold("planner.arrivals", "admit", *_plain(history, [run]))
+    done = cold("planner.arrivals", "admit", *plain(history, [run]))
     peers = {}
     for name in ("first-fit", "fgd", "fgd-interleaved"):
         policy = baselines(nodes, history, seed)[name]()
@@ -247,7 +248,7 @@ def large(mix: world.Mix, seed: str, count: int, violations: list[str]) -> dict[
             "share": round(100 * placed / world.capacity(nodes), 3),
             "decision_cpu_ms": round(1000 * spent / len(run.requests), 3),
         }
-    share = _shares([run], done.answer["places"], violations, f"{mix.name} on {count} nodes")[0]
+    share = shares_of([run], done.answer["places"], violations, f"{mix.name} on {count} nodes")[0]
     return {
         "mix": mix.name,
         "nodes": len(nodes),
@@ -274,8 +275,8 @@ def same_again(case: Case, violations: list[str]) -> None:
     """Another hash seed and another order of the same nodes give the same places."""
     nodes = case.nodes("again")
     requests = world.stream(case.requests("again"), ASKED * world.capacity(nodes))
-    first = cold("planner.arrivals", "admit", *_plain(case.other, [Run(nodes, requests)]), hash_seed=3)
-    second = cold("planner.arrivals", "admit", *_plain(case.other[::-1], [Run(nodes[::-1], requests)]), hash_seed=4)
+    first = cold("planner.arrivals", "admit", *plain(case.other, [Run(nodes, requests)]), hash_seed=3)
+    second = cold("planner.arrivals", "admit", *plain(case.other[::-1], [Run(nodes[::-1], requests)]), hash_seed=4)
     if first.answer["places"] != second.answer["places"]:
         violations.append(f"{case.name}: places depend on the hash seed or on the order of the input")
 
@@ -332,20 +333,27 @@ def _cases(options: argparse.Namespace) -> list[Case]:
     return cases
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """0 when the judge finds nothing wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="arrivals.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mix", action="append", default=[], help=f"{', '.join(world.MIXES)}, or a JSON file; may be given several times")
     parser.add_argument("--trace", type=Path, help="CSV: cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec")
     parser.add_argument("--nodes", type=Path, help="CSV: sn, cpu_milli, memory_mib, gpu, model; made up if left out")
     parser.add_argument("--nodes-count", type=int, default=120, help="of those made up")
     parser.add_argument("--seeds", default="1,2,3", help="words, with commas")
     parser.add_argument("--learn-on", default="share-heavy", help="the other mix that is learnt in the second column")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
+    seeds = [seed for seed in options.seeds.split(",") if seed]
     if not options.mix and not options.trace:
         parser.error("give --mix or --trace")
+    if not seeds or options.nodes_count < 1:
+        parser.error("give at least one seed and one node")
+    try:
+        cases = _cases(options)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
     violations: list[str] = []
-    found = {case.name: measure_case(case, options.seeds.split(","), 1, violations) for case in _cases(options)}
+    found = {case.name: measure_case(case, seeds, 1, violations) for case in cases}
     print(json.dumps({"mixes": found, "violations": violations}, indent=1))
     return 1 if violations else 0
 

@@ -30,15 +30,20 @@ def machine() -> dict[str, object]:
 
 def main() -> int:
     """0 when no part has a violation."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    more = "With other mixes, seeds, traces or nodes: run.py arrivals --mix ... (arrivals.py --help tells all of it)."
+    parser = argparse.ArgumentParser(description=__doc__, epilog=more)
     parser.add_argument("parts", nargs="*", default=[], help=f"of {', '.join(PARTS)}; all if left out")
     parser.add_argument("--quick", action="store_true", help="smaller cases, a minute in all")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "bench" / "planner.json")
-    options = parser.parse_args()
+    options, rest = parser.parse_known_args()
     unknown = sorted(set(options.parts) - set(PARTS))
     if unknown:
         parser.error(f"there is no part {', '.join(unknown)}; the parts are {', '.join(PARTS)}")
     sys.path[:0] = [str(ROOT / "collections"), str(ROOT / "tests" / "bench")]
+    if rest and options.parts == ["arrivals"]:
+        return int(importlib.import_module("planner.arrivals").main(rest))
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     found: dict[str, object] = {"machine": machine(), "quick": options.quick}
     wrong = 0
     for name in options.parts or PARTS:
