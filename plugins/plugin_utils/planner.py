@@ -141,7 +141,7 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
         left = _Queue(start, found.hints).run()
         one, all_ = (objective(problem, _solution(each, rest, words=False)) for each, rest in ((draft, missing), (start, left)))
         best = start if all_ > one and must <= set(start.placed) else draft
-        again = _without_what_failed(problem, waiting, best, found.most) if not draft.kept else None
+        again = _without_what_failed(problem, waiting, best, found.most) if found.small and not draft.kept else None
         if again is not None and objective(problem, _solution(*again, words=False)) > max(one, all_):
             start, left = again
             best = start

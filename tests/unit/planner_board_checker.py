@@ -58,3 +58,8 @@ def linked(one: t.Any, other: t.Any) -> bool:
 def all_linked(gpus: t.Sequence[t.Any]) -> bool:
     """Is each joined with each?"""
     return all(linked(one, other) for one, other in itertools.combinations(gpus, 2))
+
+
+def not_plain(gpu: t.Any, new: t.Any) -> bool:
+    """Is this slice there, and nothing that could be given away as it is?"""
+    return any((each.slice.start, each.slice.profile) == (new.start, new.profile) and not each.plain for each in gpu.instances)

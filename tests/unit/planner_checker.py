@@ -17,6 +17,7 @@ from ansible_collections.gpuops.fleet.tests.unit.planner_board_checker import (
     all_linked,
     impossible,
     linked,
+    not_plain,
     same_profile,
     wanted_board,
 )
@@ -531,15 +532,11 @@ class _Judge:
                     free = [(one.start, one.profile) for one in gpu.pin.slices if one not in owned and one not in held]
                     if (new.start, new.profile) in free:
                         return True
-                elif self._not_plain(gpu, new):
+                elif not_plain(gpu, new):
                     continue
                 elif not impossible(gpu.geometry, (*owned, *held, new)):
                     return True
         return False
-
-    @staticmethod
-    def _not_plain(gpu: t.Any, new: t.Any) -> bool:
-        return any((each.slice.start, each.slice.profile) == (new.start, new.profile) and not each.plain for each in gpu.instances)
 
 
 class _More(t.NamedTuple):

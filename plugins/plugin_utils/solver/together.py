@@ -65,13 +65,14 @@ _WORK = Limits(absolute=0.99, nodes=20, iterations=200_000)
 class Together:
     """``hints``: a place for each replica that the program serves. ``most``: priority -> how many of those who wait can be served at most,
     given that as many of higher ones are. ``gpus``: the fewest that have to be opened for that, None where it was not asked.
-    ``better``: there are hints, which may well serve more, or as many on fewer GPUs.
+    ``better``: there are hints, which may well serve more, or as many on fewer GPUs. ``small``: another look would not take long.
     """
 
     hints: Mapping[Key, Hint]
     most: Mapping[int, int]
     gpus: int | None
     better: bool
+    small: bool
 
 
 def plan_together(
@@ -86,15 +87,14 @@ def plan_together(
 
     ``reached``: priority -> how many of them have been served already by other means; only more than that is of interest. ``opened``: how
     many GPUs that took, where fewer are of interest too. ``must``: those who have to be served in any case. ``ceiling``: priority -> no
-    more of it are to be served, because more were tried in vain; ``most`` is no bound then, and only a small fleet is looked at so.
+    more of it are to be served, because more were tried in vain; ``most`` is no bound then.
     None where the solver is not there, the fleet is too large for it, or HiGHS has no answer within its limits.
     """
     if not available() or not waiting:
         return None
     try:
         model = _Model(fleet, waiting, frozenset(must))
-        columns = MOST_COLUMNS if ceiling is None else SMALL
-        return model.solved(reached, opened, ceiling or {}) if model.program.columns <= columns else None
+        return model.solved(reached, opened, ceiling or {}) if model.program.columns <= MOST_COLUMNS else None
     except (SolverError, FleetError):  # the second: a board on which something stands that its geometry does not know
         return None
 
@@ -354,7 +354,7 @@ class _Model:
             gpus, hope = math.ceil(found.objective - _BLUR), found.objective < opened - 1 + _BLUR
             used |= found.values > _BLUR
         hints = self._hints(self._chosen(used, gpus is not None)) if hope else {}
-        return Together(hints, most, gpus, bool(hints))
+        return Together(hints, most, gpus, bool(hints), self.program.columns <= SMALL)
 
     def _cost(self, cost: Mapping[int, float]) -> Floats:
         costs = numpy.zeros(self.program.columns)
