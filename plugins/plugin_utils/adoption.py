@@ -16,12 +16,12 @@ from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.claims import WATCHERS, Facts, LeftOut, Place, Seat, read_seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, read_manifest, read_manifests
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import read_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import read_policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Mode, Placement

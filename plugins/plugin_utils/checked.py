@@ -46,7 +46,6 @@ __all__ = [
     "Wrong",
     "check",
     "describe",
-    "format_size",
     "model_validator",
     "parse_size",
     "require",
@@ -87,11 +86,6 @@ def parse_size(value: object) -> int:
     if amount != int(amount):
         raise Wrong(f"'{value}' is not a whole number of MiB", f"write '{int(amount) + 1} MiB'")
     return int(amount)
-
-
-def format_size(mib: int) -> str:
-    """The inverse of :func:`parse_size`, in the larger unit where that is exact."""
-    return f"{mib // 1024} GiB" if mib % 1024 == 0 and mib else f"{mib} MiB"
 
 
 Size = t.Annotated[int, BeforeValidator(parse_size, json_schema_input_type=t.Annotated[str, Field(pattern=SIZE_PATTERN)])]

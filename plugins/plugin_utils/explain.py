@@ -14,9 +14,9 @@ from functools import partial
 from weakref import WeakKeyDictionary
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way, words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 

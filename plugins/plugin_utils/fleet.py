@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Proposal, propose, told
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge, drivers_below
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.leasing import lease_ends
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, read_manifests
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move, moved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.placement_rules import mistakes
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan

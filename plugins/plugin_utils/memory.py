@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How much GPU memory a language model needs: the formula of docs/manifest.md."""
+"""How much GPU memory a language model needs: the formula of docs/manifest.md; and sizes as manifests write them."""
 
 from __future__ import annotations
 
@@ -50,3 +50,8 @@ def static_mib(model: Data, gpus: int = 1) -> int:
 def model_mib(model: Data, gpus: int = 1) -> int:
     """Memory needed on each of ``gpus`` GPUs in whole MiB, rounded up: weights, KV cache (keys and values) and a fixed overhead."""
     return static_mib(model, gpus) + OVERHEAD_MIB
+
+
+def format_size(mib: int) -> str:
+    """The inverse of :func:`checked.parse_size`, in the larger unit where that is exact."""
+    return f"{mib // 1024} GiB" if mib % 1024 == 0 and mib else f"{mib} MiB"

@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import difflib
+import typing as t
 from collections.abc import Iterable, Mapping, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
 
 
 class Rulebook:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Need, Placement, Problem, Quota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, counted, key_of_limit
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, Edit, Option

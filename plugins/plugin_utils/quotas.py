@@ -12,7 +12,7 @@ from __future__ import annotations
 import typing as t
 from collections.abc import Iterable, Mapping, Sequence
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Counted, Limit, Quota, Workspace
 
 # What is counted, and on boards with which word in their id.

@@ -9,7 +9,7 @@ import typing as t
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
 
 #: What can be in the way, in the order in which it is looked at; the last word that every host has is the binding one.

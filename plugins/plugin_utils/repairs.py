@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, joined, must_join
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Problem, Resources, Rules, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     SELF,

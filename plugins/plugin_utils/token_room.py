@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import tokens_that_fit
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size, tokens_that_fit
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.runtime_rules import SPREADING
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Wrong, describe, format_size, parse_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Wrong, describe, parse_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import json_schema, read_manifest, read_manifests
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import DIGEST, manifest_text
 
 ROOT = Path(__file__).resolve().parents[2]
