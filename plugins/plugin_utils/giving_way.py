@@ -20,6 +20,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import stay
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Displacement, Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, counted, share_charge, whole_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
@@ -45,6 +46,8 @@ class _Cause(t.NamedTuple):
 
 
 May = Callable[[str], bool]
+# A GPU by its address, and which of the places there.
+_Where = tuple[str, int]
 
 
 class Room:
@@ -222,21 +225,37 @@ class Room:
         rules = self._in_the_way(host, need, there)
         if rules is None or not all(map(may, rules)):
             return
-        most = len(there) if force else draft.problem.moves
-        sets = _whole(host, need, may, len if force else self._cost) if need.isolation == "exclusive" else _one(host, need, may)
-        for where, names in sets:
-            if len(names) > most:
-                continue
+        sets = self._sets(host, need, priority, force, may)
+        if not rules and host.free.holds(need.resources) and not draft.fleet.rulebook.anchors:
+            yield from (way for _where, _names, way in sets)
+            sets = ()
+        for where, names, _alone in sets:
             every = self._with_resources(host, need, {*names, *rules}, there, may)
             if every is None:
                 continue
             followed = self._with_followers(host, every, there) if draft.fleet.rulebook.anchors else every
             # Whoever goes together with others is pushed out with them; nobody moves from under it.
             if (force or followed == every) and all(map(may, followed)):
-                every = followed
-                yield self._way(host, every, where, force)
+                yield self._way(host, followed, where, force)
         if force and (all_ := self._all(host, there, may)):
             yield self._way(host, all_, ("~", 99), force)
+
+    def _sets(
+        self, host: HostState, need: Need, priority: int, force: bool, may: May
+    ) -> Sequence[tuple[tuple[str, int], Sequence[str], Way]]:
+        """Who would have to leave which GPUs, and that as a way. The same for all that ask the same of a host where they have no replica."""
+        own = need.service in host.replicas or need.rules.together
+        asked = None if own else ("sets", question_of(self._draft.fleet, need), priority, force)
+        if asked is None or asked not in host.answers:
+            most = sum(len(state.names()) for state in host.gpus) if force else self._draft.problem.moves
+            whole = need.isolation == "exclusive"
+            found = _whole(host, need, may, len if force else self._cost) if whole else _one(host, need, may)
+            sets = [(where, names, self._way(host, names, where, force)) for where, names in found if len(names) <= most]
+            if asked is None:
+                return sets
+            host.answers[asked] = sets
+        known: list[tuple[_Where, Sequence[str], Way]] = host.answers[asked]
+        return known
 
     def _all(self, host: HostState, there: Sequence[str], may: May) -> list[str]:
         """Everybody who may be told to go and on whom nobody else depends."""
@@ -262,7 +281,7 @@ class Room:
         bound = self._draft.needs[service].rules.together if service in self._draft.needs else ()
         return not bound or not left.isdisjoint(bound) or not any(host.replicas.get(name, 0) > 0 for name in bound)
 
-    def _way(self, host: HostState, names: Iterable[str], where: tuple[str, int], force: bool) -> Way:
+    def _way(self, host: HostState, names: Iterable[str], where: _Where, force: bool) -> Way:
         """Who moves is chosen by what that costs; who gives way by how many and how low they are, and by the cost among equals."""
         ordered = tuple(sorted(names))
         needs = [self._draft.need_of(key_of(name)) for name in ordered]
@@ -406,7 +425,7 @@ def could_be(state: GpuState, need: Need) -> bool:
     return need.memory_mib <= gpu.memory_mib - (state.host.shared_reserve_mib if mode == "shared" else 0)
 
 
-_Found = tuple[tuple[str, int], Sequence[str]]
+_Found = tuple[_Where, Sequence[str]]
 
 
 def _one(host: HostState, need: Need, may: May) -> Iterator[_Found]:
