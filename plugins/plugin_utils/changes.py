@@ -449,7 +449,8 @@ class _Search:
         boards: dict[tuple[str, str, int, str], tuple[Need, tuple[Host | None, Gpu]]] = {}
         for each in proposals:
             need = self.scene.needs[each.service]
-            board = next((known.board for alike, known in self.known.items() if alike in (need, replace(need, service=SELF))), None)
+            known = self.known.get(need) or self.known.get(replace(need, service=SELF))
+            board = None if known is None else known.board
             if board is not None and self._where(need, Option("hosts", 0, "", ())) is not None:
                 kind = (need.environment, need.data_class, need.count, board[1].board)
                 waiting.setdefault(kind, {})[(each.service, each.replica)] = each

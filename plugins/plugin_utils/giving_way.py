@@ -240,10 +240,8 @@ class Room:
         if force and (all_ := self._all(host, there, may)):
             yield self._way(host, all_, ("~", 99), force)
 
-    def _sets(
-        self, host: HostState, need: Need, priority: int, force: bool, may: May
-    ) -> Sequence[tuple[tuple[str, int], Sequence[str], Way]]:
-        """Who would have to leave which GPUs, and that as a way. The same for all that ask the same of a host where they have no replica."""
+    def _sets(self, host: HostState, need: Need, priority: int, force: bool, may: May) -> Sequence[tuple[_Where, Sequence[str], Way]]:
+        """Who would have to leave which GPUs, and that as a way: the same for all that ask the same and have no replica on the host."""
         own = need.service in host.replicas or need.rules.together
         asked = None if own else ("sets", question_of(self._draft.fleet, need), priority, force)
         if asked is None or asked not in host.answers:

@@ -447,7 +447,7 @@ class _Judge:
         held = [each.slice for each in gpu.instances if each.outsiders]
         stay = [*layout.slices] if layout else held if used and not planned else [each.slice for each in gpu.instances]
         every = {*stay, *owned}
-        free = [one for one in every if one not in owned and one not in held and not self._not_plain(gpu, one)]
+        free = [one for one in every if one not in owned and one not in held and not not_plain(gpu, one)]
         most = max(each.sm for each in gpu.geometry.profiles)
         for profile in gpu.geometry.profiles:
             if profile.memory_mib < need.memory_mib or profile.sm < (need.compute or 0) * most:
