@@ -199,12 +199,12 @@ class _Stock:
         """The place on the host that keeps the most, away from other replicas of the service; None when no host has one."""
         best: tuple[t.Any, ...] | None = None
         for name, host in self._hosts.items():
-            if self._free[name].shortage(need.resources) or not self._has(name, need, group, profile):
+            if not self._has(name, need, group, profile) or not self._free[name].holds(need.resources):
                 continue
-            rank = (self._count[name][need.service], -self._left(name, need), name)
-            limit = need.rules.max_per_host
-            if limit is not None and rank[0] >= limit:
+            here, limit = self._count[name][need.service], need.rules.max_per_host
+            if (best is not None and here > best[0]) or (limit is not None and here >= limit):
                 continue
+            rank = (here, -self._left(name, need), name)
             if any(port is not None and host.port_refusal(port, "") is not None for _port, port in need.ports):
                 continue
             best = rank if best is None else min(best, rank)
@@ -217,9 +217,9 @@ class _Stock:
 
     def _left(self, name: str, need: Need) -> float:
         """The part of a host that is left after a replica, of what is then scarcest there."""
-        after = self._free[name].less(need.resources)
-        known = zip(_AMOUNTS, self._total, strict=True)
-        return min((getattr(after, what) / total for what, total in known if getattr(after, what) is not None), default=0.0)
+        free, wanted = self._free[name], need.resources
+        known = ((getattr(free, what), getattr(wanted, what) or 0, total) for what, total in zip(_AMOUNTS, self._total, strict=True))
+        return min(((have - want) / total for have, want, total in known if have is not None), default=0.0)
 
     def _has(self, name: str, need: Need, group: Group, profile: str | None) -> bool:
         if profile is not None:
