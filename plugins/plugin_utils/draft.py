@@ -275,11 +275,13 @@ class Draft:
         return key if needed or not needed_there(self.fleet, self.needs, place) else None
 
     def result(self) -> tuple[Displaced, ...]:
-        """Who left a place that was right, in order."""
-        moved = [
-            (key, why) for key, why in self.displaced.items() if key in self.kept and _where(self.placed.get(key)) != _where(self.kept[key])
+        """Who left a place that was right, in order. Whoever moved and has no place after all went with the others of its group."""
+        left = [
+            Displaced(*key, by, way)
+            for key, (by, way) in sorted(self.displaced.items())
+            if key in self.kept and _where(self.placed.get(key)) != _where(self.kept[key]) and (way != "moved" or key in self.placed)
         ]
-        return tuple(Displaced(*key, *why) for key, why in sorted(moved))
+        return tuple(left)
 
 
 def _where(place: Placement | None) -> object:

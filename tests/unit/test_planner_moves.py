@@ -15,7 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_p
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Placement, Problem, Resources, Rules, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import Order, order
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
-from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100, gpu, host, need, place, problem, where
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100, gpu, host, l40s, need, place, problem, where
 from ansible_collections.gpuops.fleet.tests.unit.test_planner_rules import crowded
 from hypothesis import HealthCheck, given, settings
 
@@ -139,6 +139,15 @@ def test_a_group_that_lost_a_replica_is_placed_anew_or_goes() -> None:
     assert solved(problem([host(gpu(0)), lost], [group], before))[0] == {}
     third = host(gpu(0, "h3"), name="h3")
     assert solved(problem([host(gpu(0)), lost, third], [group], before))[0] == {"train-1": "h1/0", "train-2": "h3/0"}
+
+
+def test_who_moved_and_then_went_with_its_group_is_not_told_to_have_moved() -> None:
+    group = need("train", "exclusive", 40000, replicas=3, rules=Rules(all_or_nothing=True))
+    large = need("large", "exclusive", 40000, count=2, models=("a100",), priority=90)
+    before = [place("train", "0", mode="whole"), place("train", "1", replica=2, mode="whole")]
+    given_ = problem([host(gpu(0), l40s(1), gpu(2), l40s(3))], [group, large], before)
+    places, left, _solution = solved(replace(given_, moves=1))
+    assert (places, left) == ({"large-1": "h1/0,2"}, [])
 
 
 def test_spread_and_pack_are_wishes() -> None:
