@@ -66,10 +66,10 @@ def _no_host_for_the_data(hosts: Sequence[HostState], need: Need) -> tuple[str, 
     """Nobody says that the class of its data may be anywhere; or it is a slip of the pen."""
     known = sorted({each for host in hosts for each in host.host.data_classes})
     close = difflib.get_close_matches(need.data_class, known, n=1, cutoff=0.6)
-    help_ = f"add '{need.data_class}' to fleet_data_classes of a host that may have such data"
-    return f"no host of environment '{need.environment}' may have data of class '{need.data_class}' (fleet_data_classes)", (
-        f"did you mean '{close[0]}'? Or {help_}" if close else help_
-    )
+    # In the reason: what is tried instead of this help would have the slip written into the inventory.
+    slip = f", did you mean '{close[0]}'?" if close else ""
+    wrong = f"no host of environment '{need.environment}' may have data of class '{need.data_class}' (fleet_data_classes){slip}"
+    return wrong, f"add '{need.data_class}' to fleet_data_classes of a host that may have such data"
 
 
 def home(need: Need) -> str:

@@ -143,7 +143,8 @@ class Scene:
             cheapest = sorted(found, key=lambda each: each[:2])[: need.count]
             together = merged(blocker for _cost, _pci, blockers in cheapest for blocker in blockers)
             if len(cheapest) < need.count:
-                less = f"ask for {len(cheapest)} GPU{'s' if len(cheapest) > 1 else ''} in place of {need.count} ('count'): "
+                alone = ", without 'nvlink'" if len(cheapest) == 1 and must_join(need) else ""
+                less = f"ask for {len(cheapest)} GPU{'s' if len(cheapest) > 1 else ''} in place of {need.count} ('count'{alone}): "
                 text = f"{less}{host.host.name} has no more of one board"
                 edit = Edit("service", need.service, "count", len(cheapest))
                 together = (*together, Blocker("count", (option_of("count", text, edit, more=1 - len(cheapest) / need.count),)))
@@ -167,7 +168,10 @@ class Scene:
         if found is not None:
             yield merged(blocker for state in found for blocker in ways[state.gpu.uuid][1])
         addresses = {pci for _cost, pci, _blockers in cheapest}
-        if joined([state for state in able if state.gpu.pci in addresses]) is not True:
+        if joined([state for state in able if state.gpu.pci in addresses]) is True:
+            if found is None:  # all that there are, fewer than it asks for, are joined
+                yield together
+        else:
             text = f"leave 'nvlink: required' out: {host.host.name} has the GPUs for it"
             options = [option_of("nvlink", text, Edit("service", need.service, "nvlink", "preferred"))]
             fewer = (count for count in range(need.count - 1, 1, -1) if best_joined(able, count, lambda _state: ()))

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Cata
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Field, Size, Strict, check
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import new_gpus, width
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Problem, Resources, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
@@ -36,7 +37,7 @@ class _Kind(Strict):
     board: str
     gpus: int = Field(default=8, ge=1, le=64, description="GPUs of one host")
     environment: str | None = None
-    data_classes: list[str] | None = None
+    data_classes: list[Name] | None = None
     cpus: float | None = Field(default=None, ge=0)
     memory: Size | None = None
 

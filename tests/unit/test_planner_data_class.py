@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import edited, planned, propose
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import edited, planned, propose, told
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import down_host, host_of, need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifest
@@ -93,12 +93,18 @@ def test_the_program_for_all_who_wait_knows_it() -> None:
     assert sum(many for _priority, many in solution.proof.more) == 0
 
 
-def test_no_host_for_it_is_said_in_one_line_and_a_slip_of_the_pen_too() -> None:
+def test_no_host_for_it_is_said_in_one_line() -> None:
     (missing,) = make_plan(problem([HOME, CLOUD], [need(data_class="health")])).unplaced
     assert missing.reason == "no host of environment 'production' may have data of class 'health' (fleet_data_classes)"
     assert missing.help == "add 'health' to fleet_data_classes of a host that may have such data"
-    (slip,) = make_plan(problem([HOME, CLOUD], [need(data_class="persnal")])).unplaced
-    assert slip.help.startswith("did you mean 'personal'?")
+
+
+def test_a_slip_of_the_pen_is_asked_about_beside_what_would_help_too() -> None:
+    asked = problem([HOME, CLOUD], [need(data_class="persnal")])
+    solution = make_plan(asked)
+    (slip,) = told(solution, propose(asked, solution)).unplaced
+    assert slip.help == "add 'persnal' to fleet_data_classes of cloud, if such data may be there"
+    assert slip.reason.endswith("of class 'persnal' (fleet_data_classes), did you mean 'personal'?")
 
 
 def test_hosts_that_may_not_have_it_say_so_beside_the_others() -> None:
@@ -171,6 +177,8 @@ def test_a_class_that_is_no_name_is_refused_with_its_place() -> None:
         read_policy("h1", {"fleet_environment": "production", "fleet_data_classes": ["P"]})
     with pytest.raises(FleetError, match=r"host h1: fleet_data_classes: "):
         read_policy("h1", {"fleet_environment": "production", "fleet_data_classes": "personal"})
+    with pytest.raises(FleetError, match=r"fleet_what_if: how_many.data_classes\[0\]: 'Personal' is not a name"):
+        WhatIf(Located({"how_many": {"board": "a100", "data_classes": ["Personal"]}}, "fleet_what_if"))
 
 
 def test_a_class_touches_no_replica_and_is_not_part_of_a_version() -> None:

@@ -323,6 +323,14 @@ def test_fewer_gpus_that_are_joined_are_the_other_change() -> None:
     ]
 
 
+def test_a_host_with_fewer_gpus_that_are_all_joined_is_asked_for_those_and_the_rule_stays() -> None:
+    (found,) = proposals(problem([a100s(4, range(4)), a100s(4, name="h2")], [whole(count=5, nvlink="required")]))
+    assert [change.sentence for change in found.changes][:1] == ["ask for 4 GPUs in place of 5 ('count'): h1 has no more of one board"]
+    (found,) = proposals(problem([a100s(1)], [whole(nvlink="required")]))
+    # A manifest of one GPU that names nvlink is refused.
+    assert found.changes[0].sentence == "ask for 1 GPU in place of 2 ('count', without 'nvlink'): h1 has no more of one board"
+
+
 def test_a_host_that_lacks_something_else_too_is_not_said_to_have_room() -> None:
     given_ = problem([a100s(4, listening=frozenset({22}))], [whole(nvlink="required", ports=(("http", 22),))])
     (missing,) = make_plan(given_).unplaced
@@ -352,7 +360,7 @@ def test_a_joined_set_that_others_have_is_in_use() -> None:
 
 
 def test_more_hosts_have_a_board_that_can_be_joined_by_so_many() -> None:
-    given_ = problem([a100s(2, (0, 1))], [whole(count=4, nvlink="required", models=("h100",))])
+    given_ = problem([a100s(0)], [whole(count=4, nvlink="required", models=("h100",))])
     (found,) = proposals(given_, boards_of(CATALOGUE))
     (change,) = [each for each in found.changes if each.kind == "hosts"]
     assert "with 4 free GPUs that NVLink joins (h100-" in change.sentence
