@@ -220,6 +220,9 @@ class _Search:
             cause = cause if of in OF_THE_NEED and cause not in OF_THE_NEED else of
             yield from (Proposal(need.service, number, self.words.get(number, cause), changes) for number in rest if number in served)
             rest = [number for number in rest if number not in served]
+            also = self._also(need, changes[0], rest)
+            yield from (Proposal(need.service, number, self.words.get(number, cause), changes[:1]) for number in rest if number in also)
+            rest = [number for number in rest if number not in also]
         known.found, known.kind = True, changes[0].kind if changes else ""
         if rest:
             added, more = self._hosts(need, rest, known) if not self.many else (None, set())
@@ -308,6 +311,12 @@ class _Search:
                 break
             word, served = cause, now
         return tuple(found), served, word
+
+    def _also(self, need: Need, change: Change, rest: Sequence[int]) -> set[int]:
+        """Whom a change of the service's own manifest serves on other hosts than the one that it was tried on."""
+        if not rest or self.many or any(edit[:2] != ("service", need.service) for edit in change.edits):
+            return set()
+        return self._served(need, Option(change.kind, change.cost, change.sentence, change.edits), rest[:1]) or set()
 
     def _tried(self, need: Need, option: Option, targets: Sequence[int]) -> tuple[Change | None, set[int]]:
         """The option as a change if it serves all targets, and everybody of the service whom it serves."""

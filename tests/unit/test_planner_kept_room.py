@@ -214,6 +214,15 @@ def test_who_lacks_room_for_itself_is_told_to_leave_it_out_or_how_many_hosts_it_
     assert len(make_plan(edited(planned(full, make_plan(full)), more.changes[0].edits)).placements) == 2
 
 
+def test_all_whom_leaving_it_out_serves_are_told_so_and_not_to_buy_hosts() -> None:
+    asked = problem([host(l40s(0), l40s(1)), host(l40s(2), l40s(3), name="h2")], [keeping("ocr", "exclusive", 30000, replicas=4)])
+    solution = make_plan(asked)
+    assert len(solution.unplaced) == 2
+    found = propose(asked, solution)
+    assert [[change.kind for change in each.changes] for each in found] == [["keep_room"], ["keep_room"]]
+    assert len(make_plan(edited(planned(asked, solution), found[1].changes[0].edits)).placements) == 4
+
+
 def test_a_person_moves_a_replica_only_where_its_room_is_too() -> None:
     hosts = [host(l40s(0, "h1"), l40s(1, "h1"), name="h1"), host(l40s(0, "h2"), name="h2")]
     asked = problem(hosts, [keeping("ocr", "exclusive", 30000)])
