@@ -81,7 +81,7 @@ def need_of(manifest: Manifest, bars: Mapping[str, Bars] | None = None) -> Need:
         team=model.team,
         rules=_rules(model.placement),
         nvlink=model.gpu.nvlink or "preferred",
-        data_class=model.data_class or "",
+        data_class=model.data_class,
         keep_room=model.rollout.keep_room,
         move_cost=model.placement.move_cost,
     )

@@ -372,8 +372,9 @@ class ManifestModel(Strict):
     service: Name
     team: Name
     environment: Name = Field(description="only hosts of this environment are considered")
-    data_class: Name | None = Field(
-        default=None, description="class of the data that it handles: only hosts that list it in fleet_data_classes are considered"
+    # Not None: a line that somebody left empty must not let the data go anywhere.
+    data_class: Name = Field(
+        default="", description="class of the data that it handles: only hosts that list it in fleet_data_classes are considered"
     )
     description: str = ""
     owner: str = ""

@@ -96,7 +96,7 @@ def make_page(manifest: Manifest, route: Route, plans: Mapping[str, Data], setti
         owner=data["owner"],
         description=data["description"],
         environment=data["environment"],
-        data_class=data["data_class"] or "",
+        data_class=data["data_class"],
         runtime=data["runtime"],
         url=url,
         image=data["image"] or "",

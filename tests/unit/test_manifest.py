@@ -42,7 +42,7 @@ def test_a_short_manifest_gets_all_defaults() -> None:
         "service": "receipt-ocr",
         "team": "claims",
         "environment": "production",
-        "data_class": None,
+        "data_class": "",
         "description": "",
         "owner": "",
         "runtime": "http",

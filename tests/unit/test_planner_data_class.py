@@ -173,6 +173,8 @@ def test_manifest_and_policy_bring_it_to_the_planner() -> None:
 def test_a_class_that_is_no_name_is_refused_with_its_place() -> None:
     with pytest.raises(FleetError, match=r"m/a.yml:5: data_class: 'Personal' is not a name; use 2 to 63"):
         read_manifest("m/a.yml", manifest_text().replace("runtime:", "data_class: Personal\nruntime:"))
+    with pytest.raises(FleetError, match=r"m/a.yml:5: data_class: expected text, found nothing"):
+        read_manifest("m/a.yml", manifest_text().replace("runtime:", "data_class:\nruntime:"))
     with pytest.raises(FleetError, match=r"host h1: fleet_data_classes\[0\]: 'P' is not a name"):
         read_policy("h1", {"fleet_environment": "production", "fleet_data_classes": ["P"]})
     with pytest.raises(FleetError, match=r"host h1: fleet_data_classes: "):
