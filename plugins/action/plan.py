@@ -34,6 +34,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "explain": {"type": "list", "elements": "str", "default": []},
     "what_if": {"type": "raw"},
     "others_stay": {"type": "bool", "default": False},
+    "consolidate": {"type": "int", "default": 0},
     "move": {
         "type": "dict",
         "options": {
@@ -68,6 +69,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         judge=door.judge({}, arguments.get("images_file")),
         explain=names,
         others_stay=arguments.get("others_stay", False),
+        consolidate=arguments.get("consolidate") or 0,
     )
     files = {os.path.join(plans, f"{name}.yml"): plan.text for name, plan in planned.plans.items()}
     files[fleet] = planned.fleet
@@ -104,7 +106,7 @@ def _answered(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
         judge=door.judge({}, arguments.get("images_file")),
     )
     nothing: dict[str, t.Any] = {"changed": False, "table": answer.lines, "what_if": answer.data, "plans": {}, "unplaced": []}
-    lists: dict[str, t.Any] = {name: [] for name in ("rollouts", "steps", "bounds", "explained", "why", "proposal")}
+    lists: dict[str, t.Any] = {name: [] for name in ("rollouts", "steps", "bounds", "emptied", "explained", "why", "proposal")}
     return {**nothing, **lists, "services": {}, "unread": {}, "refusal": ""}
 
 
@@ -120,6 +122,7 @@ def _result(planned: Planned, hosts: Mapping[str, t.Any]) -> dict[str, t.Any]:
         "why": reason_lines(planned.why),
         "steps": planned.steps,
         "bounds": planned.bounds,
+        "emptied": planned.emptied,
         "services": planned.services,
         "warnings": [] if unread else planned.notes,
         "unread": unread,

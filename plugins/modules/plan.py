@@ -77,6 +77,15 @@ options:
     type: bool
     default: false
     version_added: 0.2.0
+  consolidate:
+    description:
+      - How many replicas may move so that GPUs become empty, each counted by the C(move_cost) of its manifest.
+      - Every rule that a place has to keep holds; nobody stops serving for it, loses a place or the room that is kept for its rollout.
+        RV(emptied) tells what comes of it.
+      - Not together with O(move), nor while a host cannot be read.
+    type: int
+    default: 0
+    version_added: 0.2.0
   move:
     description:
       - A replica that a person wants on another host. It gets a place there while everything else stays where it is, or the plan is
@@ -225,6 +234,15 @@ bounds:
   sample:
     - 'llm-chat: 39.2 GiB hold 181000 tokens of its cache, 22 requests of 8192 at once; 4 asked for'
     - 'proven by HiGHS 1.15.1: nobody else could be served, unless somebody else stops or moves'
+emptied:
+  description: Which GPUs become empty, who moves for that, and what is proven of it. Only where O(consolidate) is more than 0.
+  returned: success
+  type: list
+  elements: str
+  sample:
+    - gpu-prod-02 GPU-81c0de11 (a100-sxm4-80gb) becomes empty
+    - face-2 moves from gpu-prod-02 GPU-81c0de11 1g.10gb@0 to gpu-prod-01 GPU-5c1f07aa 1g.10gb@6
+    - 1 of 3 GPUs in use become empty by 1 moves, which count as 1 of at most 4
 services:
   description: Every manifest by service name, with all defaults filled in, sizes in MiB, and C(need_mib), the GPU memory that it needs.
   returned: success

@@ -145,23 +145,37 @@ class Draft:
                 refused = True
                 continue
             for one in self._offers(offer, need):
-                place = Placement(
-                    need.service,
-                    replica,
-                    one.host.host.name,
-                    MODE_OF[need.isolation],
-                    tuple(state.gpu.uuid for state in one.gpus),
-                    None if one.cut is None else one.cut.slice,
-                    tuple(sorted(ports.items())),
-                    need.sharing if need.isolation == "shared" else TIME_SLICE,
-                )
-                if self.put(need, place, one.gpus):
+                place = self._taken(one, need, replica, ports)
+                if place is not None:
                     return place
             # Whose room that was is a question of this very service.
             refused = refused or bool(self.fleet.keepers)
         if not refused:
             self._fruitless[self.kind(need)] = len(self._lifted)
         return None
+
+    def place_on(self, need: Need, replica: int, found: Iterable[Offer]) -> Placement | None:
+        """The first of these places that it can have, taken; None when it can have none."""
+        before = self.before.get((need.service, replica))
+        for offer in found:
+            ports = self.ports(offer.host, need, replica, before)
+            place = None if isinstance(ports, str) else self._taken(offer, need, replica, ports)
+            if place is not None:
+                return place
+        return None
+
+    def _taken(self, offer: Offer, need: Need, replica: int, ports: Mapping[str, int]) -> Placement | None:
+        place = Placement(
+            need.service,
+            replica,
+            offer.host.host.name,
+            MODE_OF[need.isolation],
+            tuple(state.gpu.uuid for state in offer.gpus),
+            None if offer.cut is None else offer.cut.slice,
+            tuple(sorted(ports.items())),
+            need.sharing if need.isolation == "shared" else TIME_SLICE,
+        )
+        return place if self.put(need, place, offer.gpus) else None
 
     def _offers(self, best: Offer, need: Need) -> Iterator[Offer]:
         """The best of a host; where room is kept for rollouts, also the others that it has."""

@@ -13,6 +13,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Proposal, propose, told
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge, drivers_below
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.consolidating import consolidated
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.leasing import lease_ends
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
@@ -58,6 +59,7 @@ class Planned:
     ``steps``: in which order replicas leave places for others, and who does not serve meanwhile.
     ``explained``: what is in the way of each of ``unplaced``, and the changes that would give it a place. ``why``: why each of those that
     were asked about is where it is. ``bounds``: what language models can hold where they are, and what is proven of the plan.
+    ``emptied``: which GPUs become empty by whose moves, where that was asked for.
     """
 
     plans: Mapping[str, HostPlan]
@@ -72,6 +74,7 @@ class Planned:
     why: list[Reason] = field(default_factory=list)
     steps: list[str] = field(default_factory=list)
     bounds: list[str] = field(default_factory=list)
+    emptied: list[str] = field(default_factory=list)
 
 
 def plan_fleet(
@@ -86,6 +89,7 @@ def plan_fleet(
     judge: Judge | None = None,
     explain: Collection[str] | None = None,
     others_stay: bool = False,
+    consolidate: int = 0,
 ) -> Planned:
     """Decide for a fleet.
 
@@ -97,6 +101,7 @@ def plan_fleet(
     ``judge``: the compatibility gate, which keeps new places from GPUs that an image does not run on.
     ``others_stay``: whatever policy says, nobody moves or gives way for another; for plays that name beforehand who is stopped.
     ``explain``: names of services or replicas of which ``why`` is told; None for all that are not where they were.
+    ``consolidate``: how many replicas may move so that GPUs become empty; nobody does while a host cannot be read.
 
     :raises FleetError: anything wrong in any of them, each problem on its own line.
     """
@@ -107,7 +112,7 @@ def plan_fleet(
     states, before, changed = problem.hosts, problem.previous, problem.changed
     digests = {manifest.service: manifest.digest() for manifest in manifests}
     lines = [line for plan in previous.values() for line in plan.data["services"]]
-    solution = make_plan(problem) if move is None else moved(problem, move)
+    solution, emptied = _decided(problem, move, 0 if any(host.get("unread") for host in hosts.values()) else consolidate)
     explained = propose(problem, solution, lease_ends(hosts), boards_of(catalogue))
     solution = told(solution, explained)
     adopted = [manifest.service for manifest in manifests if manifest.model.lifecycle == "adopted"]
@@ -149,12 +154,25 @@ def plan_fleet(
         ],
         explained=explained,
         why=why_here(problem, solution, explain, kept=explain is not None),
+        emptied=emptied,
         bounds=[*_token_lines(states, solution, manifests), *proof_lines(solution)],
         steps=[
             *(f"{number}. {step}" for number, step in enumerate(made.steps, 1)),
             *(f"{each['service']}-{each['replica']} does not serve for a while: {each['reason']}" for each in made.outages),
         ],
     )
+
+
+def _decided(problem: Problem, move: Move | None, consolidate: int) -> tuple[Solution, list[str]]:
+    """The plan, and what people read of a consolidation."""
+    if consolidate < 0:
+        raise FleetError(f"{consolidate} replicas cannot move", field="consolidate", hint="write how many may at most, or 0")
+    if move is not None and consolidate:
+        raise FleetError("one replica is to move, and GPUs are to become empty", field="consolidate", hint="ask for one after the other")
+    if move is not None:
+        return moved(problem, move), []
+    made = consolidated(problem, consolidate)
+    return made.solution, made.lines
 
 
 def ask_fleet(

@@ -1,17 +1,38 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a place that a replica had is right still, and keeping it."""
+"""Where a plan begins: whether the place that a replica had is right still, and keeping it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import joined, must_join
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Drain, Need, Placement
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Drain, Need, Placement, Problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState, unseen_charge
+
+
+def begin(problem: Problem) -> Draft:
+    """Who has a place that is still right has it; who must leave holds it; nobody else has one."""
+    fleet = Fleet(problem)
+    draft = Draft(problem, fleet, _by_replica(problem.previous, fleet))
+    keep_all(draft)
+    draft.leaving = {key: place for key, place in draft.placed.items() if must_leave(fleet, draft.needs[place.service], place)}
+    for key in draft.leaving:
+        del draft.placed[key]
+    draft.kept = dict(draft.placed)
+    return draft
+
+
+def _by_replica(previous: Iterable[Placement], fleet: Fleet) -> Mapping[Key, Placement]:
+    """One last place for each replica. Where two plans name one replica, a host that is here and up counts, then the first by name."""
+    down = {name for name, host in fleet.hosts.items() if host.host.down}
+    result: dict[Key, Placement] = {}
+    for placement in sorted(previous, key=lambda each: (each.host not in fleet.hosts, each.host in down, each.rank)):
+        result.setdefault((placement.service, placement.replica), placement)
+    return result
 
 
 def keep_all(draft: Draft) -> None:

@@ -66,7 +66,7 @@ def kind_of(need: Need) -> tuple[t.Any, ...]:
     return (need.environment, need.data_class, need.team, need.models, need.not_models, need.rules, bars, *size)
 
 
-def _nearness(host: HostState, need: Need, state: GpuState | None = None) -> tuple[int, int]:
+def nearness(host: HostState, need: Need, state: GpuState | None = None) -> tuple[int, int]:
     """Replicas of the same service that are there already: fewer are better, unless they are to be near to each other."""
     here = host.replicas.get(need.service, 0)
     beside = 0 if state is None else state.replicas.get(need.service, 0)
@@ -86,7 +86,7 @@ def _slices(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator
             continue
         effort = 0 if cut.reuse else 1 if state.mode == "mig" else 2 if not state.changes_mode("mig") else 3
         size = (cut.memory_mib, cut.slices, cut.dropped, effort, cut.loss)
-        rank = (*_nearness(host, need, state), *size, host.parts(state), host.host.name, state.gpu.pci, cut.slice)
+        rank = (*nearness(host, need, state), *size, host.parts(state), host.host.name, state.gpu.pci, cut.slice)
         yield Offer(rank, host, (state,), cut)
 
 
@@ -116,7 +116,7 @@ def _several(host: HostState, need: Need, free: Sequence[GpuState], taken: Seque
     cuttable = sum(state.cutter is not None for state in taken)
     memory = sum(state.gpu.memory_mib for state in taken)
     size = (alone, memory, change, cuttable, len(free), left_behind(taken, free))
-    return Offer((_nearness(host, need)[0], *size, host.host.name, taken[0].gpu.pci), host, tuple(taken))
+    return Offer((nearness(host, need)[0], *size, host.host.name, taken[0].gpu.pci), host, tuple(taken))
 
 
 def _shares(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator[Offer]:
@@ -129,7 +129,7 @@ def _shares(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator
         if state.debit(need) is not None:
             continue
         change = (state.mode != "shared", state.changes_mode("shared"), state.cutter is not None)
-        rank = (*_nearness(host, need, state), *change, state.memory_free, host.parts(state), host.host.name, state.gpu.pci)
+        rank = (*nearness(host, need, state), *change, state.memory_free, host.parts(state), host.host.name, state.gpu.pci)
         yield Offer(rank, host, (state,))
 
 
@@ -153,6 +153,12 @@ def every(host: HostState, need: Need, states: Iterable[GpuState] | None = None)
         for taken in dict.fromkeys(sets):
             if taken is not None and (not must_join(need) or joined(taken)):
                 yield _several(host, need, free, taken)
+
+
+def offers_of(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator[Offer]:
+    """What each of these GPUs of a host can do, if the host may have the service and has the CPU, memory and disk for it."""
+    if host.host.admits(need) and host.free.holds(need.resources) and host.rule_refusal(need) is None:
+        yield from every(host, need, states)
 
 
 def _best(host: HostState, need: Need) -> Offer | None:

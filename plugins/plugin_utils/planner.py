@@ -22,7 +22,7 @@ from functools import partial, wraps
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, needed_there
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explain
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.giving_way import Room
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import drains, keep_all, must_leave, part
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin, drains, part
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import kept, robbed, rooms
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
@@ -77,7 +77,7 @@ def make_plan(problem: Problem, trial: bool = False) -> Solution:
     ``trial``: only who has which place one by one, without a reason for those who have none. On a fleet that serves, all of them have one
     in the plan that is made in earnest too.
     """
-    draft = _begin(problem)
+    draft = begin(problem)
     missing = _Queue(draft, {}).run()
     if trial:
         return _solution(draft, missing, words=False)
@@ -98,18 +98,6 @@ def _solution(draft: Draft, missing: _Missing, words: bool, proof: Proof | None 
     )
 
 
-def _begin(problem: Problem) -> Draft:
-    """Who has a place that is still right has it; who must leave holds it; nobody else has one."""
-    fleet = Fleet(problem)
-    draft = Draft(problem, fleet, _by_replica(problem.previous, fleet))
-    keep_all(draft)
-    draft.leaving = {key: place for key, place in draft.placed.items() if must_leave(fleet, draft.needs[place.service], place)}
-    for key in draft.leaving:
-        del draft.placed[key]
-    draft.kept = dict(draft.placed)
-    return draft
-
-
 def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[Draft, _Missing] | None, Proof | None]:
     """(A draft that serves more than ``draft`` does, or None; what is proven of the one that stands).
 
@@ -122,7 +110,7 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
     fresh = not missing and not draft.kept and not draft.leaving
     if not missing and not fresh:
         return None, Proof()
-    start = _begin(problem)
+    start = begin(problem)
     if start.leaving:  # what they hold they may give back, and how much that is depends on where they go
         return None, None
     waiting = [
@@ -160,7 +148,7 @@ def _without_what_failed(problem: Problem, waiting: _Missing, best: Draft, most:
     failed = next((priority for priority in sorted(most, reverse=True) if reached[priority] < most[priority]), None)
     if failed is None or failed == min(most):
         return None
-    start = _begin(problem)
+    start = begin(problem)
     ceiling = {priority: reached[priority] for priority in most if priority >= failed}
     found = together.plan_together(start.fleet, waiting, reached, None, (), ceiling)
     return None if found is None or not found.better else (start, _Queue(start, found.hints).run())
@@ -370,15 +358,6 @@ def _sit_down(fleet: Fleet, need: Need, held: Placement) -> None:
     host = fleet.hosts[held.host]
     take(need, held, host.usable(held.gpus))
     host.seat(need, held)
-
-
-def _by_replica(previous: Iterable[Placement], fleet: Fleet) -> Mapping[Key, Placement]:
-    """One last place for each replica. Where two plans name one replica, a host that is here and up counts, then the first by name."""
-    down = {name for name, host in fleet.hosts.items() if host.host.down}
-    result: dict[Key, Placement] = {}
-    for placement in sorted(previous, key=lambda each: (each.host not in fleet.hosts, each.host in down, each.rank)):
-        result.setdefault((placement.service, placement.replica), placement)
-    return result
 
 
 def _layouts(fleet: Fleet) -> dict[tuple[str, str], GpuLayout]:

@@ -59,6 +59,7 @@ OTHER_VARIABLES = frozenset(
         "fleet_fail_unplaced",
         "fleet_explain",
         "fleet_what_if",
+        "fleet_consolidate",
         "fleet_holder",
         "fleet_lease_seconds",
         "fleet_lease_wait",

@@ -81,7 +81,7 @@ def test_the_defaults_in_the_policy_paper_are_the_real_ones() -> None:
         else:
             continue
         compared += 1
-    assert compared == 46
+    assert compared == 47
     assert settings["fleet_gpu_access"] == "auto"
     assert settings["fleet_lease_seconds"] == 1800
 

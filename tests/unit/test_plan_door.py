@@ -69,6 +69,44 @@ def test_others_stay_where_a_play_has_said_so(site: dict[str, t.Any], tmp_path: 
     assert len(moved["steps"]) == 2
 
 
+def test_gpus_become_empty_where_that_is_asked_for_and_stay_so(site: dict[str, t.Any], tmp_path: Path) -> None:
+    folder = tmp_path / "manifests" / "claims"
+    half = {"replicas": "2", "gpu": "{isolation: slice, memory: 30 GiB}"}
+    (folder / "receipt-ocr.yml").write_text(manifest_text(**half, placement="{spread: gpu}"))
+    run(site, check_mode=False, diff=False)
+    (folder / "receipt-ocr.yml").write_text(manifest_text(**half, placement="{spread: pack}"))
+    assert run(site, check_mode=False, diff=False)["emptied"] == []
+    # A service whose manifest has just changed stays where it is; it has the plan that was made from it by now.
+    made = run({**site, "consolidate": 1}, check_mode=False, diff=False)
+    assert made["emptied"][-2] == "1 of 2 GPUs in use becomes empty by 1 move, which counts as 1 of at most 1"
+    assert len({line["gpu"] for line in made["plans"]["h1"]["services"]}) == 1
+    assert made["steps"][0].startswith("1. move receipt-ocr-")
+    assert run(site, check_mode=False, diff=False)["changed"] is False
+    # Later plans say still in which order, until somebody moves again.
+    assert run({**site, "consolidate": 1}, check_mode=False, diff=False)["emptied"][0] == "no GPU becomes empty by at most 1 move"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"consolidate": -1}, "-1 replicas cannot move"),
+        (
+            {"consolidate": 1, "move": {"service": "receipt-ocr", "replica": 1, "to": "h1"}},
+            "one replica is to move, and GPUs are to become",
+        ),
+    ],
+)
+def test_what_cannot_be_consolidated_is_told_in_a_line(site: dict[str, t.Any], tmp_path: Path, more: dict[str, t.Any], said: str) -> None:
+    with pytest.raises(FleetError, match=said):
+        run({**site, **more}, check_mode=False, diff=False)
+    assert not (tmp_path / "plans").exists()
+
+
+def test_while_a_host_cannot_be_read_nobody_moves_for_an_empty_gpu(site: dict[str, t.Any]) -> None:
+    unread = {"h2": {"facts": None, "policy": {"fleet_environment": "production"}, "unread": "no route to it"}}
+    assert run({**site, "hosts": {**site["hosts"], **unread}, "consolidate": 4}, check_mode=True, diff=False)["emptied"] == []
+
+
 def test_check_mode_says_what_would_be_written_and_writes_nothing(site: dict[str, t.Any], tmp_path: Path) -> None:
     checked = run(site, check_mode=True, diff=True)
     assert checked["changed"]

@@ -1,0 +1,87 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Fewer MIG GPUs by a few moves: what the program of ``replan.py`` says of the slices of a fleet, one kind of GPU after the other.
+
+The program knows slices and nothing of hosts, teams and rules: whoever uses its answer tries each place, asks again without those for
+whom it was wrong (``stay``), and may use its bounds as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice, find_profile
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Hint
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import patterns_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.replan import BLUR, CLOSED, OPEN, Gpus, replan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+
+# GPUs whose slices may change places as far as hardware goes.
+Kind = tuple[str, str, Geometry]
+
+
+@dataclass(frozen=True)
+class Fewer:
+    """``moves``: name of a replica -> its new place. ``gpus`` of this kind hold slices now, ``after`` would then.
+
+    With as many moves as were allowed, no plan that leaves each slice as large as it is, on a GPU of this kind, has fewer than ``least``.
+    """
+
+    moves: Mapping[str, Hint]
+    gpus: int
+    after: int
+    least: int
+
+
+def kinds(fleet: Fleet) -> list[Kind]:
+    """Kinds of GPUs that hold slices: environment, board, geometry; by name."""
+    found = {(host.host.environment, state.gpu.board, state.cutter.geometry) for host, state in _cut(fleet) if state.cutter is not None}
+    return sorted(found, key=lambda kind: (kind[0], kind[1], kind[2].digest()))
+
+
+def fewer(fleet: Fleet, kind: Kind, cap: int, stay: Collection[str]) -> Fewer | None:
+    """The fewest GPUs of a kind for the slices that are on them, with at most ``cap`` moves, and of such plans one with the fewest moves.
+
+    ``stay``: names of replicas that do not move; nor does what no replica has. None without a solver, where it has no answer within its
+    limits, and where something stands on a GPU that its geometry does not know.
+    """
+    if not available() or cap < 1:
+        return None
+    there = [(host, state) for host, state in _cut(fleet) if (host.host.environment, state.gpu.board) == kind[:2]]
+    there = [each for each in there if each[1].cutter is not None and each[1].cutter.geometry == kind[2]]
+    try:
+        patterns = patterns_of(kind[2], {one.profile for _host, state in there for one in state.fixed})
+        states = [patterns.state_of(state.fixed) for _host, state in there]
+        pinned = [patterns.state_of(one for one in state.fixed if state.owners.get(one) in {None, *stay}) for _host, state in there]
+        gpus = Gpus.of(patterns, states, pinned, [OPEN if _is_open(state) else CLOSED for _host, state in there])
+        answer = replan(gpus, {}, cap)
+    except (SolverError, FleetError):
+        return None
+    moves: dict[str, Hint] = {}
+    shifts = answer.shifts
+    columns = (each.tolist() for each in (shifts.profile, shifts.gpu, shifts.start, shifts.old_gpu, shifts.old_start))
+    for column, gpu, start, old_gpu, old_start in zip(*columns, strict=True):
+        profile = patterns.profiles[column].name
+        (host, state), old = there[gpu], there[old_gpu][1]
+        owner = next(name for one, name in old.owners.items() if _same(kind[2], one, Slice(old_start, profile)))
+        moves[owner] = Hint(host.host.name, (state.gpu.uuid,), Slice(start, profile))
+    return Fewer(moves, len(there), answer.gpus, math.ceil(answer.gpus_bound - BLUR))
+
+
+def _same(geometry: Geometry, one: Slice, other: Slice) -> bool:
+    """A profile may have more than one name."""
+    return one.start == other.start and find_profile(geometry, one.profile).name == other.profile
+
+
+def _cut(fleet: Fleet) -> list[tuple[HostState, GpuState]]:
+    """GPUs that hold a slice which somebody has."""
+    return [(host, state) for host in fleet.hosts.values() for state in host.gpus if state.mode == "mig" and state.owners]
+
+
+def _is_open(state: GpuState) -> bool:
+    return not state.gpu.fixed and state.refusal("mig") is None

@@ -1,0 +1,260 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Emptying GPUs by a few moves: as many as can be, never more moves than are allowed, and nobody pays for it."""
+
+from __future__ import annotations
+
+import random
+import sys
+import typing as t
+from dataclasses import replace
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.consolidating import Consolidated, consolidated
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Placement, Problem, Quota, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import order, same_place
+from ansible_collections.gpuops.fleet.tests.unit import planner_checker
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem, where
+from ansible_collections.gpuops.fleet.tests.unit.test_planner_properties import QUICK, problems
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def tidied(asked: Problem, moves: int) -> dict[str, str]:
+    """Where everybody is in the end, in a plan that an independent checker finds nothing wrong with."""
+    found = consolidated(asked, moves)
+    assert planner_checker.complaints(asked, found.solution) == []
+    assert list(found.lines[:1]) != []
+    return {each.name: where(each) for each in found.solution.placements}
+
+
+def two_halves() -> Problem:
+    """Two A100, and on each of them one slice of half of it."""
+    needs = [need("aa", memory_mib=30000), need("bb", memory_mib=30000)]
+    return problem([host(gpu(0), gpu(1))], needs, [place("aa", "0:3g.40gb@0"), place("bb", "1:3g.40gb@0")])
+
+
+def test_two_half_full_gpus_become_one() -> None:
+    assert tidied(two_halves(), 1) == {"aa-1": "h1/0:3g.40gb@0", "bb-1": "h1/0:3g.40gb@4"}
+    assert consolidated(two_halves(), 1).lines == [
+        "h1 GPU-h1-1 (a100-sxm4-80gb) becomes empty",
+        "bb-1 moves from h1 GPU-h1-1 3g.40gb@0 to h1 GPU-h1-0 3g.40gb@4",
+        "1 of 2 GPUs in use becomes empty by 1 move, which counts as 1 of at most 1",
+        "a100-sxm4-80gb in production: 2 GPUs hold slices; 1 move of these among them leaves no fewer than 1"
+        f" (proven by {program.version()})",
+    ]
+
+
+def test_nobody_moves_unasked() -> None:
+    assert consolidated(two_halves(), 0) == Consolidated(make_plan(two_halves()), [])
+
+
+def test_whoever_costs_more_stays() -> None:
+    cheap = replace(two_halves(), needs=(two_halves().needs[0], replace(two_halves().needs[1], move_cost=2)))
+    assert tidied(cheap, 1) == {"aa-1": "h1/1:3g.40gb@4", "bb-1": "h1/1:3g.40gb@0"}
+    dear = replace(two_halves(), needs=tuple(replace(each, move_cost=2) for each in two_halves().needs))
+    assert tidied(dear, 1) == {"aa-1": "h1/0:3g.40gb@0", "bb-1": "h1/1:3g.40gb@0"}
+    assert consolidated(dear, 1).lines[0] == "no GPU becomes empty by at most 1 move"
+    assert consolidated(dear, 2).lines[-2].endswith("by 1 move, which counts as 2 of at most 2")
+
+
+def test_sharers_move_together() -> None:
+    needs = [need(name, "shared", 10000) for name in ("aa", "bb", "cc")]
+    before = [place("aa", "0", mode="shared"), place("bb", "0", mode="shared"), place("cc", "1", mode="shared")]
+    asked = problem([host(l40s(0), l40s(1), modes=("shared",))], needs, before)
+    assert tidied(asked, 1) == {"aa-1": "h1/0", "bb-1": "h1/0", "cc-1": "h1/0"}
+
+
+def chained() -> Problem:
+    """What is on GPU 1 fits on GPU 0 only after a slice there has gone to the one hole of GPU 2."""
+    needs = [
+        need("aa"),
+        need("bb", memory_mib=30000),
+        need("cc", memory_mib=30000),
+        need("dd", memory_mib=30000),
+        need("ee", memory_mib=15000),
+    ]
+    before = [
+        place("aa", "0:1g.10gb@0"),
+        place("bb", "0:3g.40gb@4"),
+        place("cc", "1:3g.40gb@0"),
+        place("dd", "2:3g.40gb@4"),
+        place("ee", "2:2g.20gb@0"),
+    ]
+    return problem([host(gpu(0), gpu(1), gpu(2))], needs, before)
+
+
+def test_the_program_sees_that_one_move_makes_room_for_another() -> None:
+    there = tidied(chained(), 2)
+    assert {each.partition(":")[0] for each in there.values()} == {"h1/0", "h1/2"}
+    assert there["cc-1"] == "h1/0:3g.40gb@0"
+
+
+def test_without_a_solver_it_is_done_one_by_one_and_nothing_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "highspy", None)
+    assert consolidated(two_halves(), 3).lines[-1] == "1 of 2 GPUs in use becomes empty by 1 move, which counts as 1 of at most 3"
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"rules": Rules(apart=("bb",))},
+        {"adopted": True},
+        {"models": ("h100",)},
+        {"resources": Resources(5, 0, 0, 0)},
+    ],
+)
+def test_every_rule_holds(rule: dict[str, t.Any]) -> None:
+    """On two hosts; ``aa`` may not go to ``bb``, nor may ``bb`` come to it."""
+    needs = [need("aa", memory_mib=30000, **rule), need("bb", memory_mib=30000, resources=Resources(5, 0, 0, 0), adopted=True)]
+    hosts = [host(gpu(0, name), name=name, capacity=Resources(8, None, None, None)) for name in ("h1", "h2")]
+    before = [place("aa", "0:3g.40gb@0"), place("bb", "0:3g.40gb@0", on="h2")]
+    asked = problem(hosts, needs, before)
+    if rule.get("models"):  # what it asks for by now is not what it has
+        asked = replace(asked, needs=(replace(needs[0], models=("a100",), bars={}), replace(needs[1], environment="production")))
+        asked = replace(asked, needs=(replace(asked.needs[0], resources=Resources(4, 0, 0, 0)), asked.needs[1]))
+    assert tidied(asked, 5)["aa-1"] == "h1/0:3g.40gb@0"
+
+
+def test_what_gets_a_new_version_stays() -> None:
+    changed = replace(two_halves(), changed=frozenset({"aa", "bb"}))
+    assert tidied(changed, 5) == {"aa-1": "h1/0:3g.40gb@0", "bb-1": "h1/1:3g.40gb@0"}
+
+
+def test_what_is_cordoned_is_neither_emptied_nor_filled() -> None:
+    asked = two_halves()
+    closed = replace(asked, hosts=(host(gpu(0), gpu(1, cordoned=True)),))
+    assert tidied(closed, 5) == {"aa-1": "h1/0:3g.40gb@0", "bb-1": "h1/1:3g.40gb@0"}
+
+
+def test_a_service_does_not_become_less_spread() -> None:
+    def asked(spread: t.Any) -> Problem:
+        needs = [need("aa", memory_mib=30000, replicas=2, rules=Rules(spread=spread))]
+        before = [place("aa", "0:3g.40gb@0"), place("aa", "1:3g.40gb@0", replica=2)]
+        return problem([host(gpu(0), gpu(1))], needs, before)
+
+    assert len({each.partition(":")[0] for each in tidied(asked("gpu"), 5).values()}) == 2
+    assert len({each.partition(":")[0] for each in tidied(asked("host"), 5).values()}) == 2
+    assert len({each.partition(":")[0] for each in tidied(asked("pack"), 5).values()}) == 1
+
+
+def test_room_that_is_kept_for_a_rollout_stays() -> None:
+    def asked(keep: bool) -> Problem:
+        needs = [need("aa", memory_mib=30000), need("bb", memory_mib=30000, keep_room=keep)]
+        hosts = [host(gpu(0), name="h1"), host(gpu(0, "h2"), name="h2")]
+        return problem(hosts, needs, [place("aa", "0:3g.40gb@0"), place("bb", "0:3g.40gb@0", on="h2")])
+
+    assert len({each.partition(":")[0] for each in tidied(asked(False), 5).values()}) == 1
+    assert tidied(asked(True), 5) == {"aa-1": "h1/0:3g.40gb@0", "bb-1": "h2/0:3g.40gb@0"}
+
+
+def test_a_quota_is_kept() -> None:
+    """The slice of 6 GB on the small board would be one of 10 GB on the large one."""
+    from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30
+
+    needs = [need("aa", memory_mib=5000, team="claims"), need("bb", memory_mib=30000, team="claims")]
+    small = gpu(1, geometry=A30, board="a30", memory_mib=24576)
+    asked = problem([host(gpu(0), small)], needs, [place("aa", "1:1g.6gb@0"), place("bb", "0:3g.40gb@0")])
+
+    def with_limit(mib: int) -> Problem:
+        return replace(asked, quotas=(Quota("claims", (Limit("memory", mib),)),))
+
+    assert tidied(with_limit(100000), 5)["aa-1"].startswith("h1/0")
+    assert tidied(with_limit(5952 + 40320), 5)["aa-1"] == "h1/1:1g.6gb@0"
+
+
+def test_whoever_waited_gets_what_became_free() -> None:
+    whole = need("llm", "exclusive", 60000)
+    asked = replace(two_halves(), needs=(*two_halves().needs, whole), hosts=(host(gpu(0), gpu(1)),), moves=0)
+    assert [each.service for each in make_plan(asked).unplaced] == ["llm"]
+    assert tidied(asked, 1)["llm-1"] == "h1/1"
+    assert consolidated(asked, 1).lines[:3] == [
+        "bb-1 moves from h1 GPU-h1-1 3g.40gb@0 to h1 GPU-h1-0 3g.40gb@4",
+        "llm-1, which had no place, gets h1 GPU-h1-1 whole",
+        "0 of 2 GPUs in use become empty by 1 move, which counts as 1 of at most 1",
+    ]
+
+
+def aged(seed: int) -> Problem:
+    """Three hosts after half of the services that were there have gone."""
+    chance = random.Random(seed)
+    hosts = [
+        host(*(chance.choice([gpu, gpu, l40s])(number, name) for number in range(4)), name=name, modes=("mig", "shared", "whole"))
+        for name in ("h1", "h2", "h3")
+    ]
+    needs = [
+        need(
+            f"service-{number}",
+            chance.choice(["slice", "slice", "shared"]),
+            chance.choice([5000, 9000, 15000, 30000]),
+            replicas=chance.choice([1, 1, 2]),
+            priority=chance.choice([10, 50]),
+            move_cost=chance.choice([1, 1, 3]),
+            keep_room=chance.random() < 0.1,
+            rules=Rules(spread=chance.choice(["host", "gpu", "pack"]), max_per_gpu=chance.choice([None, None, 1])),
+        )
+        for number in range(40)
+    ]
+    asked = problem(hosts, needs)
+    first = make_plan(asked)
+    stay = {each.service for each in chance.sample(needs, 20)}
+    return replace(
+        asked,
+        needs=tuple(each for each in needs if each.service in stay),
+        previous=tuple(each for each in first.placements if each.service in stay),
+        preemption=chance.random() < 0.3,
+    )
+
+
+def costs(asked: Problem, base: t.Iterable[Placement], after: t.Iterable[Placement]) -> int:
+    """What the moves of those cost who serve, and would stay where they are."""
+    last, there = {each.name: each for each in asked.previous}, {each.name: each for each in after}
+    dear = {each.service: each.move_cost for each in asked.needs}
+    stayed = [each for each in base if each.name in last and same_place(last[each.name], each)]
+    return sum(dear[each.service] for each in stayed if not same_place(each, there[each.name]))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_nobody_pays_for_it(seed: int) -> None:
+    asked = aged(seed)
+    base, moves = make_plan(asked), seed % 7 + 1
+    found = consolidated(asked, moves)
+    assert planner_checker.complaints(asked, found.solution) == []
+    assert costs(asked, base.placements, found.solution.placements) <= moves
+    was, now = objective(asked, base), objective(asked, found.solution)
+    assert [*now[:-6], now[-2]] >= [*was[:-6], was[-2]]
+    # Not less spread, neither over hosts nor over GPUs beyond what hosts gain.
+    assert now[-5:-3] >= was[-5:-3]
+    assert order(asked, found.solution).outages == ()
+    again = make_plan(replace(asked, previous=(*found.solution.placements, *found.solution.waiting)))
+    assert (again.placements, again.layouts) == (found.solution.placements, found.solution.layouts)
+    assert consolidated(asked, moves) == found
+
+
+def test_gpus_do_become_empty() -> None:
+    """The worlds above are such that the tests say something."""
+    emptied = [
+        objective(aged(seed), consolidated(aged(seed), 6).solution)[-2] - objective(aged(seed), make_plan(aged(seed)))[-2]
+        for seed in range(20)
+    ]
+    assert sum(emptied) > 20
+
+
+@QUICK
+@given(problems(), st.integers(1, 6))
+def test_on_any_fleet_the_plan_stays_right(asked: Problem, moves: int) -> None:
+    base, found = make_plan(asked), consolidated(asked, moves).solution
+    assert planner_checker.complaints(asked, found) == []
+    assert {each.name for each in base.placements} <= {each.name for each in found.placements}
+    gpus = [len({(each.host, uuid) for each in (*plan.placements, *plan.waiting) for uuid in each.gpus}) for plan in (base, found)]
+    assert gpus[1] <= gpus[0] or len(found.placements) > len(base.placements)
+    assert len(order(asked, found).outages) <= len(order(asked, base).outages)
+
+
+def test_planning_needs_no_numpy_where_nobody_asks_for_it() -> None:
+    assert consolidated(problem([], []), 0).lines == []
+    assert "numpy" in sys.modules or not program.available()
