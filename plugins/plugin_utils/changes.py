@@ -10,12 +10,12 @@ What is tried is bounded by an amount of work and not by a clock, so the same in
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import home
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all import by_hosts, by_quotas
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join, width
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import gpus_of, host_with, serves
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import gpus_of, host_with, serves, words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan, without_sweeps
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Gpu,
@@ -27,16 +27,14 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Unplaced,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import TeamBooks
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, OF_THE_NEED, SELF, Edit, Option, Spot, with_value
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, OF_THE_NEED, SELF, Edit, Option, Spot, edited
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 
 #: How many changes are tried for one service before a host is added.
 TRIES: t.Final = 8
 #: Work for all services together, in units of about ten microseconds of a controller's core.
 BUDGET: t.Final = 40_000
-#: The same for finding out, for many at once, how many more hosts it takes, or how much quota; and from how many on they are asked at once.
-SHARED_BUDGET: t.Final = 130_000
-TEAM_BUDGET: t.Final = 110_000
+#: From how many on the others are asked together.
 MANY: t.Final = 24
 #: At most so many GPUs are added to find out how many it takes.
 MOST_GPUS: t.Final = 64
@@ -82,30 +80,6 @@ class Proposal:
         return {"service": self.service, "replica": self.replica, "cause": self.cause, "changes": told}
 
 
-def edited(problem: Problem, edits: Iterable[Edit]) -> Problem:
-    """The problem with these values in place of the old ones."""
-    for part, name, field, value in edits:
-        if part == "service":
-            needs = tuple(with_value(need, field, value) if need.service == name else need for need in problem.needs)
-            problem = replace(problem, needs=needs)
-        elif part == "host":
-            hosts = tuple(with_value(host, field, value) if host.name == name else host for host in problem.hosts)
-            problem = replace(problem, hosts=hosts)
-        elif part == "gpu":
-            problem = replace(problem, hosts=tuple(_with_gpu(host, name, field, value) for host in problem.hosts))
-        elif field == "hosts":
-            problem = replace(problem, hosts=(*problem.hosts, *value))
-        else:
-            problem = replace(problem, **{field: value})
-    return problem
-
-
-def _with_gpu(host: Host, uuid: str, field: str, value: t.Any) -> Host:
-    if all(gpu.uuid != uuid for gpu in host.gpus):
-        return host
-    return replace(host, gpus=tuple(replace(gpu, **{field: value}) if gpu.uuid == uuid else gpu for gpu in host.gpus))
-
-
 def planned(problem: Problem, solution: Solution) -> Problem:
     """The problem as it is once this solution's plans are written: everybody is where they say."""
     return replace(problem, previous=(*solution.placements, *solution.waiting), changed=frozenset())
@@ -134,7 +108,7 @@ def propose(
     """
     if not solution.unplaced:
         return []
-    search = _Search(problem, solution, leases or {}, boards, budget)
+    search = Search(problem, solution, leases or {}, boards, budget)
     missing: dict[str, list[int]] = {}
     for each in solution.unplaced:
         missing.setdefault(each.service, []).append(each.replica)
@@ -143,8 +117,10 @@ def propose(
     for service in sorted(missing, key=lambda name: (-needs[name].priority, name)):
         for proposal in search.of_service(needs[service], missing[service]):
             found[(proposal.service, proposal.replica)] = proposal
-    found.update(search.of_teams([each for each in found.values() if not each.changes]))
-    found.update(search.together([each for each in found.values() if not each.changes]))
+    for key, option in by_quotas(search, [key for key, each in found.items() if not each.changes and each.cause == "quota"]):
+        found[key] = replace(found[key], changes=(_change(option),))
+    for key, option in by_hosts(search, [key for key, each in found.items() if not each.changes]):
+        found[key] = replace(found[key], changes=(_change(option),))
     return [found[(each.service, each.replica)] for each in solution.unplaced]
 
 
@@ -162,7 +138,7 @@ class _Known:
     hosts: int = 1
 
 
-class _Search:
+class Search:
     """The search of one solution's changes. ``left``: the work that may still be spent."""
 
     def __init__(self, problem: Problem, solution: Solution, leases: Mapping[str, str], boards: Sequence[Gpu], budget: int) -> None:
@@ -170,10 +146,13 @@ class _Search:
         self.solution = solution
         self.leases = leases
         self.boards = boards
-        self.budget = self.left = budget
         self.many = len(solution.unplaced) > MANY and len(solution.unplaced) * len(problem.hosts) > 16 * MANY
+        # Of many, most are only served by what serves all.
+        self.budget = self.left = budget // 2 if self.many else budget
         # No single plan may take so much that nothing is left for the others.
-        self.share = budget // 10
+        self.share = self.budget // 10
+        # For seeing what changes do in the whole fleet, and not only where they are made.
+        self.proving = budget // 4 if self.many else budget
         self.scene = Scene(self.now, solution, leases)
         self.placed = {(place.service, place.replica) for place in solution.placements}
         self.missing: dict[str, int] = {}
@@ -186,6 +165,8 @@ class _Search:
         self.movers: list[str] = []
         # By edits: who has a place in the whole fleet after them.
         self.whole: dict[tuple[Edit, ...], set[Key] | None] = {}
+        # By change, environment and priority: who has a place after them as far as nobody of a lower priority is in question.
+        self.held: dict[tuple[t.Any, ...], set[Key]] = {}
         self.books = TeamBooks(self.now, self.scene)
         # Of the service that is looked at: replicas that only wait for the others of their group.
         self.words: dict[int, str] = {}
@@ -212,7 +193,7 @@ class _Search:
         known = self.known[alike]
         cause = known.cause
         options = [(word, _named(option, need.service)) for word, option in known.options]
-        raised = self._raised(need, True) if known.room and self.books.limits(need) and not self.many else None
+        raised = self.raised(need, True) if known.room and self.books.limits(need) and not self.many else None
         options += [] if raised is None else [("quota", raised)]
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options
         changes, served, of = self._first(need, tried, rest[:1])
@@ -266,8 +247,8 @@ class _Search:
         if not need.rules.all_or_nothing or need.replicas == 1:
             return self.scene, number
         single = Edit("service", need.service, "rules.all_or_nothing", False)
-        problem = edited(self._reduced(need, None), [single])
-        solution = self._plan(problem)
+        problem = edited(self.reduced(need, None), [single])
+        solution = self.plan(problem)
         missing = [] if solution is None else [each.replica for each in solution.unplaced if each.service == need.service]
         if solution is None or not missing:
             return self.scene, number
@@ -284,14 +265,14 @@ class _Search:
             return "quota"
         return "group" if need.rules.all_or_nothing else "port"
 
-    def _raised(self, need: Need, moves: bool) -> Option | None:
+    def raised(self, need: Need, moves: bool) -> Option | None:
         """The team's quota, and its workspace's, as they have to be for the service, and whoever comes before it, to have a place.
 
         ``moves``: others may move for them.
         """
-        freed = self.books.without(need.team)
-        problem = replace(self._reduced(need, None), quotas=freed)
-        solution = self._plan(problem if moves else replace(problem, moves=0))
+        freed = self.books.without({need.team})
+        problem = replace(self.reduced(need, None), quotas=freed)
+        solution = self.plan(problem if moves else replace(problem, moves=0))
         new = [] if solution is None else [place for place in solution.placements if (place.service, place.replica) not in self.placed]
         return self.books.raised(need, new) if any(place.service == need.service for place in new) else None
 
@@ -304,13 +285,27 @@ class _Search:
             if found and (option.kind == found[0].kind or option.cost > 2 * found[0].cost + 100):
                 continue
             change, now = self._tried(need, option, targets)
-            if change is None or not served <= now:
+            if change is None or not served <= now or not self._holds(need, change, now):
                 continue
             found.append(change)
             if len(found) == 2:
                 break
             word, served = cause, now
         return tuple(found), served, word
+
+    def _holds(self, need: Need, change: Change, served: Iterable[int]) -> bool:
+        """Does the change serve them in the whole fleet too, where others who wait may take what it frees? Asked while work is left."""
+        asked = (change.sentence, *(edit[:3] for edit in change.edits), need.environment, need.priority)
+        if asked not in self.held:
+            problem = edited(self.reduced(need, None), change.edits)
+            waiting = max(sum(each.replicas for each in problem.needs) - len(problem.previous), 0) + 1
+            self.proving -= 3 * waiting * len(problem.hosts) + 5 * len(problem.previous)
+            if self.proving < 0:
+                return not self.many  # of many, everybody is told what serves all
+            self.held[asked] = {(place.service, place.replica) for place in make_plan(problem, trial=True).placements}
+        now = self.held[asked]
+        lost = {f"{service}-{number}" for service, number in self.placed - now}
+        return lost <= set(change.lost) and all((need.service, number) in now for number in served)
 
     def _also(self, need: Need, change: Change, rest: Sequence[int]) -> set[int]:
         """Whom a change of the service's own manifest serves on other hosts than the one that it was tried on."""
@@ -332,16 +327,16 @@ class _Search:
             if served is None:
                 return None, set()
             option = exact
-        return Change(option.kind, option.cost, option.text, option.edits, option.lost), served
+        return _change(option), served
 
     def _served(self, need: Need, option: Option, targets: Sequence[int]) -> set[int] | None:
         """Whom of the service the option serves beside those that have a place; None when a target is not among them, or others lose."""
         seen = self._where(need, option)
-        problem = edited(self._reduced(need, seen), option.edits)
+        problem = edited(self.reduced(need, seen), option.edits)
         if self.many and option.kind != "moves":
             problem = replace(problem, moves=0)
         edited_services = frozenset(edit.name for edit in option.edits if edit.part == "service")
-        solution = self._plan(replace(problem, changed=edited_services), seen)
+        solution = self.plan(replace(problem, changed=edited_services), seen)
         if solution is None:
             return None
         places = {(place.service, place.replica): place for place in solution.placements}
@@ -359,7 +354,7 @@ class _Search:
             return set()
         return {option.host} if option.host else None
 
-    def _reduced(self, need: Need, hosts: set[str] | None) -> Problem:
+    def reduced(self, need: Need, hosts: set[str] | None) -> Problem:
         """The problem with only who matters: whoever is on these hosts (on all without any named), and who waits and comes before this one.
 
         Whoever has a place on a host that is left out keeps it, as in every run that does not see a host.
@@ -373,7 +368,15 @@ class _Search:
         kept = sorted({need.service, *before, *here})
         needs = tuple(self.scene.needs[each] if each == need.service or each in before else self.trimmed[each] for each in kept)
         seen = self.now.hosts if hosts is None else tuple(each for each in self.now.hosts if each.name in hosts)
-        return replace(self.now, hosts=seen, needs=needs, previous=tuple(place for each in kept for place in self.at.get(each, ())))
+        # Whoever waits for a better place on a host that is left out would seem to have one that is right there, and comes before this one.
+        names = {each.name for each in seen}
+        places = tuple(
+            place
+            for each in kept
+            for place in self.at.get(each, ())
+            if place.host in names or (place.service, place.replica) in self.placed
+        )
+        return replace(self.now, hosts=seen, needs=needs, previous=places)
 
     def _before(self, need: Need) -> set[str]:
         """Services that lack a place and are not after this one."""
@@ -385,7 +388,7 @@ class _Search:
             }
         return self.earlier[key]
 
-    def _plan(self, problem: Problem, seen: set[str] | None = None) -> Solution | None:
+    def plan(self, problem: Problem, seen: set[str] | None = None) -> Solution | None:
         """A plan, if there is work left for it. ``seen``: as :meth:`TeamBooks.shifted`."""
         waiting = max(sum(need.replicas for need in problem.needs) - len(problem.previous), 0) + 1
         # Whoever finds no place looks for others who could make room, too; and quotas are asked for every single profile.
@@ -407,11 +410,11 @@ class _Search:
             return best
         low, count = known.hosts - 1, known.hosts
         while best[0] is None and count * need.count <= MOST_GPUS and self.left > 0:
-            best = self._tried(need, self._more_hosts(need, board, count), replicas)
+            best = self._tried(need, self.more_hosts(need, board, count), replicas)
             low, count = (low, count) if best[0] is not None else (count, 2 * count)
         while best[0] is not None and count - low > 1:
             middle = (low + count) // 2
-            found = self._tried(need, self._more_hosts(need, board, middle), replicas)
+            found = self._tried(need, self.more_hosts(need, board, middle), replicas)
             best, low, count = (found, low, middle) if found[0] is not None else (best, middle, count)
         known.hosts = count
         if best[0] is None:
@@ -425,86 +428,18 @@ class _Search:
         """Who has a place in the whole fleet after these edits; None when there is no work left to find out."""
         if edits not in self.whole:
             share, self.share = self.share, self.left
-            solution = self._plan(edited(self.now, edits))
+            solution = self.plan(edited(self.now, edits))
             self.share = share
             self.whole[edits] = None if solution is None else {(place.service, place.replica) for place in solution.placements}
         return self.whole[edits]
 
-    def of_teams(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Key, Proposal]]:
-        """Of many that only a quota keeps out, what their team's would have to be for all of them together."""
-        teams: dict[str, dict[Key, Proposal]] = {}
-        for each in proposals:
-            if each.cause == "quota":
-                teams.setdefault(self.scene.needs[each.service].team, {})[(each.service, each.replica)] = each
-        self.left = min(TEAM_BUDGET, 3 * self.budget)
-        self.share = self.left // 2
-        for team in sorted(teams, key=lambda name: (-len(teams[name]), name)):
-            last = min((self.scene.needs[service] for service, _number in teams[team]), key=lambda need: (need.priority, need.service))
-            option = self._raised(last, False)
-            solution = None if option is None else self._plan(edited(replace(self._reduced(last, None), moves=0), option.edits))
-            if option is None or solution is None:
-                continue
-            places = {(place.service, place.replica) for place in solution.placements}
-            lost = [key for key in self.placed if key not in places]
-            for key in sorted(teams[team]) if not lost else ():
-                if key in places:
-                    change = Change(option.kind, option.cost, option.text, option.edits)
-                    yield key, replace(teams[team][key], changes=(change,))
-
-    def together(self, proposals: Iterable[Proposal]) -> Iterator[tuple[Key, Proposal]]:
-        """Of many that nothing else helps, how many more hosts it takes: all that want one kind of GPU are asked at once, the largest kind
-        first, and whoever has a place in the whole fleet with so many is told so."""
-        waiting: dict[tuple[str, str, int, str], dict[Key, Proposal]] = {}
-        boards: dict[tuple[str, str, int, str], tuple[Need, tuple[Host | None, Gpu]]] = {}
-        for each in proposals:
-            need = self.scene.needs[each.service]
-            known = self.known.get(need) or self.known.get(replace(need, service=SELF))
-            board = None if known is None else known.board
-            if board is not None and self._where(need, Option("hosts", 0, "", ())) is not None:
-                kind = (need.environment, need.data_class, need.count, board[1].board)
-                waiting.setdefault(kind, {})[(each.service, each.replica)] = each
-                boards.setdefault(kind, (need, board))
-        self.left = self.share = min(SHARED_BUDGET, 4 * self.budget)
-        for kind in sorted(waiting, key=lambda each: (-len(waiting[each]), each)):
-            option = self._enough_hosts(waiting[kind], *boards[kind])
-            # In the whole fleet others may take these hosts, and what teams lend may change hands: whom it serves is seen there.
-            now = None if option is None else self._placed_with(option.edits)
-            if option is None or now is None:
-                continue
-            change = Change(option.kind, option.cost, option.text, option.edits)
-            for several in waiting.values() if self.placed <= now else ():
-                for key in sorted(now & several.keys()):
-                    yield key, replace(several.pop(key), changes=(change,))
-
-    def _enough_hosts(self, waiting: Collection[Key], need: Need, board: tuple[Host | None, Gpu]) -> Option | None:
-        """The first of 1, 2, 4, 8 and so on more hosts that serve all who wait for their kind, by themselves, or else most of them."""
-        last = min((self.scene.needs[service] for service, _number in waiting), key=lambda each: each.priority, default=need)
-        # On hosts that are empty there is nobody to move or to give way.
-        problem = replace(self._reduced(last, set()), moves=0, preemption=False)
-        best, most, count = None, 0, 1
-        while most < len(waiting) and count * need.count <= MOST_GPUS:
-            option = self._more_hosts(need, board, count)
-            solution = self._plan(edited(problem, option.edits), set())
-            if solution is None:
-                break
-            served = sum((place.service, place.replica) in waiting for place in solution.placements)
-            if served == most and best is not None:
-                break
-            best, most, count = option if served else None, served, 2 * count
-        return best
-
-    def _more_hosts(self, need: Need, board: tuple[Host | None, Gpu], count: int) -> Option:
+    def more_hosts(self, need: Need, board: tuple[Host | None, Gpu], count: int, first: int = 1) -> Option:
+        """So many more hosts with a GPU of this kind, or as many as one replica needs. ``first``: the number in the name of the first."""
         like, gpu = board
-        each = gpus_of(need, gpu)
-        hosts = tuple(host_with(need, like, gpu, f"more-{number:04}", each) for number in range(1, count + 1))
-        gpus = f"{each} free GPUs" if each > 1 else "a free GPU"
-        gpus += " that NVLink joins" if must_join(need) else ""
-        one = f"a host of {home(need)} with {gpus}"
-        many = f"{count} hosts of {home(need)}, each with {gpus}"
+        hosts = tuple(host_with(need, like, gpu, f"more-{number:04}", gpus_of(need, gpu)) for number in range(first, first + count))
         back = sorted({place.host for place in self.solution.waiting if place.service == need.service and self._is_down(place.host)})
         bring = f"bring {' and '.join(back)} back, or " if back else ""
-        text = f"{bring}add {one if count == 1 else many} ({gpu.board})"
-        return Option("hosts", COSTS["hosts"] + count, text, (Edit("fleet", "", "hosts", hosts),))
+        return Option("hosts", COSTS["hosts"] + count, f"{bring}add {words_of(need, gpu, count)}", (Edit("fleet", "", "hosts", hosts),))
 
     def _is_down(self, name: str) -> bool:
         return any(host.name == name and host.down for host in self.now.hosts)
@@ -522,6 +457,10 @@ class _Search:
                 if need.wants(gpu.board) and serves(need, gpu):
                     return host, gpu
         return None
+
+
+def _change(option: Option) -> Change:
+    return Change(option.kind, option.cost, option.text, option.edits, option.lost)
 
 
 def _elsewhere(place: Placement, old: Placement) -> bool:

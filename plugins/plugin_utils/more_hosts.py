@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import replace
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import home
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join, new_gpus
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Gpu, Host, Need, Problem, Resources
@@ -40,3 +41,11 @@ def host_with(need: Need, like: Host | None, gpu: Gpu, name: str, count: int) ->
     modes = tuple(sorted({MODE_OF[need.isolation], *(() if like is None else like.modes)}))
     free = Resources(None, None, None, None)
     return Host(name, need.environment, gpus, modes=modes, sharing=(need.sharing,), capacity=free, **more)
+
+
+def words_of(need: Need, gpu: Gpu, count: int) -> str:
+    """So many of these hosts, for people: ``a host of environment 'production' with a free GPU (a30)``."""
+    each = gpus_of(need, gpu)
+    gpus = f"{each} free GPUs" if each > 1 else "a free GPU"
+    gpus += " that NVLink joins" if must_join(need) else ""
+    return f"{f'a host of {home(need)} with' if count == 1 else f'{count} hosts of {home(need)}, each with'} {gpus} ({gpu.board})"

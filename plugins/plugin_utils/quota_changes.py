@@ -5,15 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import typing as t
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Need, Placement, Problem, Quota
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Limit, Need, Placement, Problem, Quota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, counted, key_of_limit
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, Edit, Option
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import unseen_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, HostState, unseen_charge
+
+# Team -> in words, which of its limits are higher by how much; those of workspaces stand under a name that no team has.
+Grown = Mapping[str, tuple[str, ...]]
+SPACES: t.Final = ""
+_GIB: t.Final = 1024
 
 
 class TeamBooks:
@@ -25,30 +31,53 @@ class TeamBooks:
         # (What is counted, on which boards) -> (team, host) -> how much is used there.
         self._uses: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
         self._charges: dict[Placement, Charge] = {}
+        self._more: Mapping[str, HostState] = {}
 
     def limits(self, need: Need) -> bool:
         """Whether the service's team has a quota."""
         return any(quota.team == need.team for quota in self._problem.quotas)
 
-    def without(self, team: str) -> tuple[Quota, ...]:
-        """All quotas, with no limit for this team."""
-        return tuple(replace(each, limits=(), workspace=None) if each.team == team else each for each in self._problem.quotas)
+    def without(self, teams: Collection[str]) -> tuple[Quota, ...]:
+        """All quotas, with no limit for these teams."""
+        return tuple(replace(each, limits=(), workspace=None) if each.team in teams else each for each in self._problem.quotas)
 
     def raised(self, need: Need, new: Sequence[Placement]) -> Option | None:
         """The team's quota, and its workspace's, as they have to be for these new places; None when they are enough."""
-        quota = next(each for each in self._problem.quotas if each.team == need.team)
-        others = tuple(each for each in self._problem.quotas if each is not quota)
-        limits = tuple(self._grown(limit, {need.team}, new) for limit in quota.limits)
-        edits = [Edit("fleet", "", "quotas", tuple(sorted((*others, replace(quota, limits=limits)), key=lambda each: each.team)))]
-        grown = _raises(f"the quota of {need.team}", limits, quota.limits)
-        space = next((each for each in self._problem.workspaces if each.name == quota.workspace), None)
-        if space is not None:
-            wider = tuple(self._grown(limit, self._teams_of(space.name), new) for limit in space.limits)
-            rest = tuple(each for each in self._problem.workspaces if each is not space)
-            edits.append(Edit("fleet", "", "workspaces", tuple(sorted((*rest, replace(space, limits=wider)), key=lambda each: each.name))))
-            grown += _raises(f"that of workspace {space.name}", wider, space.limits)
-        text = f"raise {' and '.join(grown)} (fleet_quotas)"
-        return Option("quota", COSTS["quota"], text, tuple(edits)) if grown else None
+        edits, grown = self.grown({need.team}, new)
+        words = [*grown.get(need.team, ()), *grown.get(SPACES, ())]
+        return Option("quota", COSTS["quota"], f"raise {' and '.join(words)} (fleet_quotas)", tuple(edits)) if words else None
+
+    def grown(self, teams: Collection[str], new: Sequence[Placement], hosts: tuple[Host, ...] = ()) -> tuple[list[Edit], Grown]:
+        """The quotas of these teams, and of their workspaces, as they have to be for these new places.
+
+        ``hosts``: that come. Memory is raised by whole GiB then: so many come to them that nobody asks for a MiB.
+        """
+        self._more = Fleet(Problem(hosts, ())).hosts
+        edits: list[Edit] = []
+        words: dict[str, tuple[str, ...]] = {}
+        quotas = []
+        for quota in self._problem.quotas:
+            limits = (
+                tuple(self._grown(limit, {quota.team}, new, bool(hosts)) for limit in quota.limits) if quota.team in teams else quota.limits
+            )
+            quotas.append(replace(quota, limits=limits))
+            if raises := _raises(f"the quota of {quota.team}", limits, quota.limits):
+                words[quota.team] = raises
+        spaces = {quota.workspace for quota in self._problem.quotas if quota.team in teams}
+        wider = []
+        for space in self._problem.workspaces:
+            teams_of = self._teams_of(space.name)
+            limits = (
+                tuple(self._grown(limit, teams_of, new, bool(hosts)) for limit in space.limits) if space.name in spaces else space.limits
+            )
+            wider.append(replace(space, limits=limits))
+            if raises := _raises(f"that of workspace {space.name}", limits, space.limits):
+                words[SPACES] = (*words.get(SPACES, ()), *raises)
+        if words:
+            edits.append(Edit("fleet", "", "quotas", tuple(sorted(quotas, key=lambda each: each.team))))
+        if SPACES in words:
+            edits.append(Edit("fleet", "", "workspaces", tuple(sorted(wider, key=lambda each: each.name))))
+        return edits, words
 
     def shifted(self, problem: Problem, seen: Collection[str] | None) -> Problem:
         """The quotas less what their teams have on hosts that a plan of the hosts ``seen`` (None: all) does not see.
@@ -75,11 +104,13 @@ class TeamBooks:
     def _teams_of(self, space: str) -> set[str]:
         return {each.team for each in self._problem.quotas if each.workspace == space}
 
-    def _grown(self, limit: Limit, teams: set[str], new: Iterable[Placement]) -> Limit:
-        """The limit as it has to be for these places to come to what the teams have."""
+    def _grown(self, limit: Limit, teams: set[str], new: Iterable[Placement], whole: bool) -> Limit:
+        """The limit as it has to be for these places to come to what the teams have; ``whole``: of memory, in whole GiB more."""
         used = sum(
             counted(self._charge(place), key_of_limit(limit)) for place in (*self._problem.previous, *new) if self._team(place) in teams
         )
+        if whole and limit.counted == "memory":
+            used += (limit.most - used) % _GIB
         return replace(limit, most=max(limit.most, used))
 
     def _use_of(self, limit: Limit) -> dict[tuple[str, str], int]:
@@ -99,14 +130,17 @@ class TeamBooks:
 
     def _charge(self, place: Placement) -> Charge:
         """What a place counts against quotas, as the planner counts it."""
+        need = self._scene.needs.get(place.service)
+        if place.host in self._more and need is not None:
+            return self._more[place.host].charge(need, place)
         if place not in self._charges:
-            host, need = self._scene.fleet.hosts.get(place.host), self._scene.needs.get(place.service)
+            host = self._scene.fleet.hosts.get(place.host)
             self._charges[place] = () if need is None else unseen_charge(need) if host is None else host.charge(need, place)
         return self._charges[place]
 
 
-def _raises(whose: str, new: Sequence[Limit], old: Sequence[Limit]) -> list[str]:
-    return [f"{whose} by {_more(after, before)}" for after, before in zip(new, old, strict=True) if after.most > before.most]
+def _raises(whose: str, new: Sequence[Limit], old: Sequence[Limit]) -> tuple[str, ...]:
+    return tuple(f"{whose} by {_more(after, before)}" for after, before in zip(new, old, strict=True) if after.most > before.most)
 
 
 def _more(new: Limit, old: Limit) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Problem
 
 #: What can be in the way, in the order in which it is looked at; the last word that every host has is the binding one.
 CAUSES: t.Final = (
@@ -175,3 +175,27 @@ def merged(blockers: Iterable[Blocker]) -> tuple[Blocker, ...]:
 def amount(kind: str, value: float) -> str:
     """``3 cpus``, ``20 GiB memory``."""
     return f"{value:g} cpus" if kind == "cpus" else f"{format_size(int(value))} {kind}"
+
+
+def edited(problem: Problem, edits: Iterable[Edit]) -> Problem:
+    """The problem with these values in place of the old ones."""
+    for part, name, field, value in edits:
+        if part == "service":
+            needs = tuple(with_value(need, field, value) if need.service == name else need for need in problem.needs)
+            problem = replace(problem, needs=needs)
+        elif part == "host":
+            hosts = tuple(with_value(host, field, value) if host.name == name else host for host in problem.hosts)
+            problem = replace(problem, hosts=hosts)
+        elif part == "gpu":
+            problem = replace(problem, hosts=tuple(_with_gpu(host, name, field, value) for host in problem.hosts))
+        elif field == "hosts":
+            problem = replace(problem, hosts=(*problem.hosts, *value))
+        else:
+            problem = replace(problem, **{field: value})
+    return problem
+
+
+def _with_gpu(host: Host, uuid: str, field: str, value: t.Any) -> Host:
+    if all(gpu.uuid != uuid for gpu in host.gpus):
+        return host
+    return replace(host, gpus=tuple(replace(gpu, **{field: value}) if gpu.uuid == uuid else gpu for gpu in host.gpus))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import random
 import typing as t
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Proposal, edited, planned, propose, told
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota, Resources, Rules, Workspace
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import CAUSES, COSTS
 from ansible_collections.gpuops.fleet.tests.bench.planner import explanations, planted, small_fleet
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem
@@ -164,7 +165,8 @@ def test_what_is_told_in_a_crowded_fleet_is_true_of_the_whole_fleet(services: in
     solution = make_plan(given_)
     again = planned(given_, solution)
     had = {each.name for each in solution.placements}
-    told_ = [each for each in propose(given_, solution) if each.changes]
+    told_ = propose(given_, solution)
+    assert len(told_) == len(solution.unplaced)
     assert any(each.changes[0].kind == "hosts" for each in told_)
     after: dict[t.Any, set[str]] = {}
     for each in told_:
@@ -173,3 +175,39 @@ def test_what_is_told_in_a_crowded_fleet_is_true_of_the_whole_fleet(services: in
             after[change.edits] = {place.name for place in make_plan(change.apply(again)).placements}
         assert f"{each.service}-{each.replica}" in after[change.edits], change.sentence
         assert had - after[change.edits] <= set(change.lost), change.sentence
+
+
+def both_missing(most: int) -> Problem:
+    """A GPU that is full, and thirty services of two teams that would need both another one and a higher quota."""
+    needs = [need(f"ocr-{number:02}", memory_mib=35000, team=("claims", "fraud")[number % 2]) for number in range(30)]
+    quotas = (
+        Quota("claims", (Limit("memory", most), Limit("slices", 8)), "company"),
+        Quota("fraud", (Limit("memory", 3 * most),), "company"),
+    )
+    spaces = (Workspace("company", (Limit("memory", 4 * most),)),)
+    hosts = [host(gpu()), *(host(name=f"staging-{number}", environment="staging") for number in range(15))]
+    asked = problem(hosts, [need("found", "exclusive", adopted=True), *needs], (place("found", "0", mode="whole"),))
+    return replace(asked, quotas=quotas, workspaces=spaces)
+
+
+def test_where_quotas_and_hosts_are_missing_both_are_told_and_nobody_is_left_without_a_word() -> None:
+    asked = both_missing(81920)
+    found = proposals(asked)
+    assert len(found) == 30
+    first, second = (next(each for each in found if each.service == name) for name in ("ocr-28", "ocr-29"))
+    assert first.sentence == (
+        "raise the quota of claims by 509 GiB and the quota of claims by 52 memory slices and that of workspace company by 858 GiB"
+        " and the quota of 1 other team that waits (fleet_quotas);"
+        " and add 15 hosts of environment 'production', each with a free GPU (a100-sxm4-80gb)"
+    )
+    assert second.sentence.startswith(
+        "raise the quota of fraud by 349 GiB and that of workspace company by 858 GiB and the quota of 1 other"
+    )
+    assert make_plan(first.changes[0].apply(planned(asked, make_plan(asked)))).unplaced == ()
+
+
+def test_whom_no_quota_keeps_out_is_told_of_hosts_alone() -> None:
+    found = proposals(both_missing(4 * 40960))
+    alone = Counter(each.sentence for each in found if "quota" not in each.sentence)
+    # Two for claims, which is allowed 8 memory slices, and twelve for fraud.
+    assert alone == {"add 7 hosts of environment 'production', each with a free GPU (a100-sxm4-80gb)": 14}

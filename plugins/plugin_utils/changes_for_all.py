@@ -1,0 +1,180 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What would give many replicas a place at once, where nothing that one of them asks for would: quotas of teams, more hosts, or both.
+
+Who comes before others takes what is added for these, so amounts are found for all who wait, and each is told that.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import words_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Placement, Problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import SPACES, Grown
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, SELF, Edit, Option, edited
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Search
+
+#: Work for it, for quotas of teams, as :data:`changes.BUDGET`.
+TEAM_BUDGET: t.Final = 110_000
+#: At most so many GPUs of a kind are tried.
+MOST: t.Final = 1024
+#: How often quotas are raised until all have a place.
+TRIES: t.Final = 3
+Key = tuple[str, int]
+Board = tuple[Host | None, Gpu]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """Those who wait for hosts of one kind. ``need``: of one of them."""
+
+    need: Need
+    board: Board
+    waiting: frozenset[Key]
+
+
+# Hosts that are not there, by name.
+_Hosts = Mapping[str, tuple[_Kind, Host]]
+
+
+def by_quotas(search: Search, waiting: Iterable[Key]) -> Iterator[tuple[Key, Option]]:
+    """Of many that only a quota keeps out, what their team's would have to be for all of them together."""
+    teams: dict[str, set[Key]] = {}
+    for key in waiting:
+        teams.setdefault(search.scene.needs[key[0]].team, set()).add(key)
+    search.left = min(TEAM_BUDGET, 3 * search.budget)
+    search.share = search.left // 2
+    for team in sorted(teams, key=lambda name: (-len(teams[name]), name)):
+        last = min((search.scene.needs[service] for service, _number in teams[team]), key=lambda need: (need.priority, need.service))
+        option = search.raised(last, False)
+        solution = None if option is None else search.plan(edited(replace(search.reduced(last, None), moves=0), option.edits))
+        if option is None or solution is None:
+            continue
+        places = {(place.service, place.replica) for place in solution.placements}
+        if search.placed <= places:
+            yield from ((key, option) for key in sorted(teams[team] & places))
+
+
+def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Option]]:
+    """How many more hosts it takes for those whom no quota keeps out; then hosts and quotas for the others.
+
+    A plan with a host for each of them, without quotas, says which hosts it takes: whoever waits takes what serves, whatever it was meant
+    for. Only what holds in a plan with just these is told, to those who have a place in it.
+    """
+    rest = set(waiting)
+    teams = {search.scene.needs[service].team for service in search.missing} if search.now.quotas else set()
+    known: _Hosts = {}
+    places: dict[Key, Placement] = {}
+    for times in (1, 4) if search.budget else ():
+        known = _known_hosts(search, waiting, times)
+        # Nobody has to move or to give way where there is a host for each.
+        places = _places(replace(_with(search, known), quotas=search.books.without(teams), moves=0, preemption=False))
+        if rest <= places.keys():
+            break
+    all_ = _taken(known, places)
+    if not all_:
+        return
+    now = _places(replace(_with(search, all_), moves=0, preemption=False))
+    few = _taken(all_, now)
+    if few and search.placed <= now.keys():
+        now = _places(_with(search, few))
+        yield from _told(search, rest, now, few, [], {})
+        rest -= now.keys() if search.placed <= now.keys() else set()
+    for _try in range(TRIES if rest else 0):
+        hosts = tuple(host for _kind, host in all_.values())
+        raised, grown = search.books.grown(teams, [each for key, each in places.items() if key not in search.placed], hosts)
+        all_ = all_ if raised else _one_more_each(known, all_, rest)
+        now = _places(edited(_with(search, all_), raised))
+        yield from _told(search, rest, now, all_, raised, grown)
+        rest -= now.keys() if search.placed <= now.keys() else set()
+        missing = places.keys() - now.keys()
+        if not missing or not rest:
+            return
+        # Some got more than in the plan before, and others nothing: quotas and hosts have to hold both.
+        places = {**places, **now}
+        all_ = _one_more_each(known, all_, missing)
+
+
+def _one_more_each(known: _Hosts, taken: _Hosts, missing: Iterable[Key]) -> _Hosts:
+    """With one more host for each of these."""
+    more = dict(taken)
+    for key in sorted(missing):
+        name = next((name for name, (kind, _host) in known.items() if key in kind.waiting and name not in more), None)
+        more.update({} if name is None else {name: known[name]})
+    return dict(sorted(more.items()))
+
+
+def _told(
+    search: Search, rest: Collection[Key], now: Mapping[Key, Placement], known: _Hosts, raised: list[Edit], grown: Grown
+) -> Iterator[tuple[Key, Option]]:
+    """The change for each of ``rest`` who has a place now, if nobody lost one."""
+    edits, added = (*raised, _more(known)), f"add {_words(known)}"
+    for key in sorted(now.keys() & set(rest)) if search.placed <= now.keys() else ():
+        words = [*_raise_words(grown, search.scene.needs[key[0]].team), added]
+        yield key, Option("hosts", COSTS["hosts"] + len(known), "; and ".join(words), edits)
+
+
+def _known_hosts(search: Search, waiting: Iterable[Key], times: int) -> _Hosts:
+    """So many hosts for each who waits, of the kind that would serve it, and a few: whoever waits for another kind may take some."""
+    known: dict[str, tuple[_Kind, Host]] = {}
+    for kind in _kinds(search, waiting):
+        count = min(times * len(kind.waiting) + TRIES, MOST // kind.need.count)
+        (edit,) = search.more_hosts(kind.need, kind.board, count, len(known) + 1).edits
+        known.update({host.name: (kind, host) for host in edit.value})
+    return known
+
+
+def _taken(known: _Hosts, places: Mapping[Key, Placement]) -> _Hosts:
+    """Those of the hosts that somebody is on."""
+    names = {place.host for place in places.values()}
+    return {name: each for name, each in known.items() if name in names}
+
+
+def _words(known: _Hosts) -> str:
+    kinds = [kind for kind, _host in known.values()]
+    words = [words_of(kind.need, kind.board[1], kinds.count(kind)) for kind in dict.fromkeys(kinds)]
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+def _more(known: _Hosts) -> Edit:
+    return Edit("fleet", "", "hosts", tuple(host for _kind, host in known.values()))
+
+
+def _with(search: Search, known: _Hosts) -> Problem:
+    return edited(search.now, [_more(known)])
+
+
+def _places(problem: Problem) -> dict[Key, Placement]:
+    return {(place.service, place.replica): place for place in make_plan(problem, trial=True).placements}
+
+
+def _kinds(search: Search, waiting: Iterable[Key]) -> list[_Kind]:
+    """By the kind of hosts that would serve them, the most wanted first. Those that need somebody beside them are left out."""
+    found: dict[tuple[str, str, int, str], set[Key]] = {}
+    boards: dict[tuple[str, str, int, str], tuple[Need, Board]] = {}
+    for service, number in sorted(waiting):
+        need = search.scene.needs[service]
+        known = search.known.get(need) or search.known.get(replace(need, service=SELF))
+        board = None if known is None else known.board
+        if board is not None and not need.rules.together:
+            kind = (need.environment, need.data_class, need.count, board[1].board)
+            found.setdefault(kind, set()).add((service, number))
+            boards.setdefault(kind, (need, board))
+    return [_Kind(*boards[kind], frozenset(found[kind])) for kind in sorted(found, key=lambda each: (-len(found[each]), each))]
+
+
+def _raise_words(grown: Grown, team: str) -> list[str]:
+    """The own team's quota and those of workspaces with the amounts, of other teams how many there are."""
+    words = [*grown.get(team, ()), *grown.get(SPACES, ())]
+    others = sum(name not in (team, SPACES) for name in grown)
+    if others:
+        more = "other " if team in grown else ""
+        words.append(f"the quota of 1 {more}team that waits" if others == 1 else f"the quotas of {others} {more}teams that wait")
+    return [f"raise {' and '.join(words)} (fleet_quotas)"] if words else []
