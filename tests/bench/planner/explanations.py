@@ -95,8 +95,10 @@ def explained(problem: t.Any) -> tuple[t.Any, list[t.Any]]:
 
 
 def companies(quick: bool) -> tuple[list[dict[str, t.Any]], list[str]]:
-    """1,000 services on 200 GPUs, planned and explained in a cold process; of what is told, some changes are tried in the whole fleet. Whoever has
-    no place and is told of no change counts as a violation."""
+    """1,000 services on 200 GPUs, planned and explained in a cold process; some of the changes that are told are tried in the whole fleet.
+
+    Whoever has no place and is told of no change counts as a violation.
+    """
     # Only here: tests that judge a case know nothing of the path that the benchmark sets.
     from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
     from ansible_collections.gpuops.fleet.tests.bench.planner.cold import cold
