@@ -29,10 +29,11 @@ TRIES = 8
 
 @dataclass(frozen=True)
 class Consolidated:
-    """``solution``: the plan. ``lines``: for people, which GPUs become empty by whose moves, and what is proven."""
+    """``solution``: the plan. ``lines``: for people, which GPUs become empty by whose moves, and what is proven. ``moved``: who moves."""
 
     solution: Solution
     lines: list[str]
+    moved: frozenset[Key] = frozenset()
 
 
 def consolidated(problem: Problem, moves: int) -> Consolidated:
@@ -47,7 +48,9 @@ def consolidated(problem: Problem, moves: int) -> Consolidated:
     programmed, plain = (_tidied(problem, base, moves, first) for first in (True, False))
     best = min(programmed, plain, key=lambda each: (len(_used(each.draft.placed.values())), each.spent))
     after = best.solution() or base
-    return Consolidated(after, [*_lines(problem, base, after, best.spent, moves), *programmed.proofs])
+    gone = _moved(base, after)
+    lines = [*_lines(problem, base, after, best.spent, moves), *programmed.proofs]
+    return Consolidated(after, lines, frozenset((place.service, place.replica) for place in gone))
 
 
 def _tidied(problem: Problem, base: Solution, moves: int, first: bool) -> _Tidying:
@@ -234,10 +237,16 @@ def _used(places: Iterable[Placement]) -> set[tuple[str, str]]:
     return {(place.host, uuid) for place in places for uuid in place.gpus}
 
 
+def _moved(base: Solution, after: Solution) -> list[Placement]:
+    """The places that are left for others, by name."""
+    now = {(place.service, place.replica): place for place in after.placements}
+    return [place for place in base.placements if not same_place(place, now[(place.service, place.replica)])]
+
+
 def _lines(problem: Problem, base: Solution, after: Solution, spent: int, moves: int) -> Iterator[str]:
     """Which GPUs become empty, who moves for it, and who gets a place by it."""
     was, now = ({(place.service, place.replica): place for place in plan.placements} for plan in (base, after))
-    gone = [place for key, place in sorted(was.items()) if not same_place(place, now[key])]
+    gone = _moved(base, after)
     used, still = _used((*base.placements, *base.waiting)), _used((*after.placements, *after.waiting))
     boards = {(host.name, gpu.uuid): gpu.board for host in problem.hosts for gpu in host.gpus}
     empty = sorted(used - still)

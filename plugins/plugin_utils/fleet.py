@@ -112,7 +112,7 @@ def plan_fleet(
     states, before, changed = problem.hosts, problem.previous, problem.changed
     digests = {manifest.service: manifest.digest() for manifest in manifests}
     lines = [line for plan in previous.values() for line in plan.data["services"]]
-    solution, emptied = _decided(problem, move, 0 if any(host.get("unread") for host in hosts.values()) else consolidate)
+    solution, emptied, closer = _decided(problem, move, 0 if any(host.get("unread") for host in hosts.values()) else consolidate)
     explained = propose(problem, solution, lease_ends(hosts), boards_of(catalogue))
     solution = told(solution, explained)
     adopted = [manifest.service for manifest in manifests if manifest.model.lifecycle == "adopted"]
@@ -153,7 +153,7 @@ def plan_fleet(
             *(settings_lines(known, settings, {line["service"] for line in lines}, changed) if known is not None else ()),
         ],
         explained=explained,
-        why=why_here(problem, solution, explain, kept=explain is not None),
+        why=why_here(problem, solution, explain, kept=explain is not None, closer=closer),
         emptied=emptied,
         bounds=[*_token_lines(states, solution, manifests), *proof_lines(solution)],
         steps=[
@@ -163,16 +163,16 @@ def plan_fleet(
     )
 
 
-def _decided(problem: Problem, move: Move | None, consolidate: int) -> tuple[Solution, list[str]]:
-    """The plan, and what people read of a consolidation."""
+def _decided(problem: Problem, move: Move | None, consolidate: int) -> tuple[Solution, list[str], Collection[tuple[str, int]]]:
+    """The plan; what people read of a consolidation, and who moves for it."""
     if consolidate < 0:
         raise FleetError(f"{consolidate} replicas cannot move", field="consolidate", hint="write how many may at most, or 0")
     if move is not None and consolidate:
         raise FleetError("one replica is to move, and GPUs are to become empty", field="consolidate", hint="ask for one after the other")
     if move is not None:
-        return moved(problem, move), []
+        return moved(problem, move), [], ()
     made = consolidated(problem, consolidate)
-    return made.solution, made.lines
+    return made.solution, made.lines, made.moved
 
 
 def ask_fleet(

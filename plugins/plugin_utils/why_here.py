@@ -90,15 +90,22 @@ class Reason:
         }
 
 
-def why_here(problem: Problem, solution: Solution, only: Collection[str] | None = None, kept: bool = True) -> list[Reason]:
+def why_here(
+    problem: Problem,
+    solution: Solution,
+    only: Collection[str] | None = None,
+    kept: bool = True,
+    closer: Collection[tuple[str, int]] = (),
+) -> list[Reason]:
     """A reason for each replica that has a place, by service and replica.
 
     ``only``: names of services or replicas. ``kept``: also those that stay where they were. What others could do is judged by the fleet as
-    the plan leaves it, with this one replica taken out.
+    the plan leaves it, with this one replica taken out. ``closer``: who moves so that GPUs become empty.
     """
     scene = Scene(problem, solution, {})
     before = {(place.service, place.replica): place for place in problem.previous}
-    displaced = {(each.service, each.replica): _WAYS[each.way].format(by=each.by) for each in solution.displaced}
+    displaced = {key: "moved there so that a GPU becomes empty" for key in closer if key in before}
+    displaced.update({(each.service, each.replica): _WAYS[each.way].format(by=each.by) for each in solution.displaced})
     found = []
     for place in solution.placements:
         need = scene.needs.get(place.service)

@@ -81,6 +81,7 @@ def test_gpus_become_empty_where_that_is_asked_for_and_stay_so(site: dict[str, t
     assert made["emptied"][-2] == "1 of 2 GPUs in use becomes empty by 1 move, which counts as 1 of at most 1"
     assert len({line["gpu"] for line in made["plans"]["h1"]["services"]}) == 1
     assert made["steps"][0].startswith("1. move receipt-ocr-")
+    assert len([line for line in made["why"] if ", moved there so that a GPU becomes empty; " in line]) == 1
     assert run(site, check_mode=False, diff=False)["changed"] is False
     # Later plans say still in which order, until somebody moves again.
     assert run({**site, "consolidate": 1}, check_mode=False, diff=False)["emptied"][0] == "no GPU becomes empty by at most 1 move"
