@@ -108,7 +108,10 @@ class Filling:
         return self._place(self.seats[self.options.group[option]], klass, option, number, opened=False)
 
     def _place_opened(self, klass: int, option: int, number: int) -> int:
-        placed = more = self._place(self.seats[self.options.group[option]], klass, option, number, opened=True)
+        seats = self.seats[self.options.group[option]]
+        # No more GPUs than so many replicas need: one for each at once would leave all of them almost empty.
+        on_one = min(seats.board.most_of(int(self.options.shape[option])), int(self.options.per_host[klass]))
+        placed = more = self._place(seats, klass, option, -(-number // max(1, on_one)), opened=True)
         while more:
             # What is open now has room for others of the class.
             more = self._place_in_use(klass, option, min(number - placed, self._allowed(option)))
