@@ -25,6 +25,8 @@ if t.TYPE_CHECKING:
 
 NEARLY = 1e-9
 NODES = 200
+# So much left of a quota, GiB or GPUs, is not used up.
+SPARE = 1e-3
 
 
 class Cut(t.NamedTuple):
@@ -44,6 +46,13 @@ def team_cuts(options: Options, mine: Ints, worth: Floats, amount: Floats, enoug
     team = options.team[options.klass[mine]]
     for number in range(len(options.quotas)):
         own = mine[team == number]
+        left = (
+            options.quota_memory[number] - options.memory[own] @ amount[own],
+            options.quota_worth[number] - options.worth[own] @ amount[own],
+        )
+        if min(left) > SPARE:
+            # Not the quota is in this team's way.
+            continue
         now = float(worth[own] @ amount[own])
         if now > enough and (most := _most_worth(options, number, own[worth[own] > NEARLY], worth, enough / 4)) < now - enough:
             kept = own[numpy.abs(worth[own]) > NEARLY]
