@@ -6,15 +6,18 @@
 from __future__ import annotations
 
 import itertools
+import typing as t
 
 import numpy as np
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, Shape, smallest_profiles
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealt
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel, read_problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import most_of_teams
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Program, Session
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import models
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100
@@ -171,3 +174,44 @@ def test_an_open_program_ends_where_a_fresh_one_does(costs: list[int], room: int
         session.add_columns(np.asarray([float(cost)]), np.asarray([5.0]), (np.asarray([0, 1]), np.zeros(2, dtype=int), value))
         whole.add_entries(rows, whole.add_columns(1, cost, upper=5.0), value)
         assert abs(session.solve().objective - whole.solve().objective) < 1e-6
+
+
+def seated(classes: list[dict[str, t.Any]], places: list[tuple[str, int, int]], gpus: int = 2) -> tuple[Filling, Seats]:
+    """Two hosts with shared GPUs, and the replicas at these ``places``: (class, host, GPU)."""
+    hosts = [
+        {"name": name, "model": "t4-16", "gpus": gpus, "cpus": 8, "ram_mib": 1 << 20, "modes": ("shared",), "clients": 4} for name in "ab"
+    ]
+    base = {"team": "t", "priority": 1, "isolation": "shared", "cpus": 1.0}
+    options = options_of(read_problem({"models": models(), "hosts": hosts, "classes": [{**base, **one} for one in classes]}))
+    seats = Seats(options, 0, None, Codes(options.boards[0]))
+    keys = [one.key for one in options.classes]
+    for key, host, gpu in places:
+        klass = keys.index(key)
+        shape = int(options.shape[options.klass == klass][0])
+        seats.add(*(np.asarray([each]) for each in (klass, shape, host, 1 << gpu)))
+    return Filling(options, [seats]), seats
+
+
+def test_replicas_left_over_open_no_more_gpus_than_they_need() -> None:
+    filling, seats = seated([{"key": "many", "replicas": 5, "memory_mib": 3 * 1024}], [])
+    filling.fill()
+    assert len(seats.present()) == 5
+    assert int((~seats.room.empty).sum()) == 2
+
+
+@pytest.mark.parametrize(("limit", "opened"), [(4, 2), (1, 3)])
+def test_another_replica_makes_way_for_one_that_may_not_join_its_own_class(limit: int, opened: int) -> None:
+    """Host a has a place left but has its replica of "spread"; host b is full of "plain": one may go to a where its limit allows."""
+    classes: list[dict[str, t.Any]] = [
+        {"key": "plain", "replicas": 4, "memory_mib": 5 * 1024, "max_per_host": limit + 2},
+        {"key": "spread", "replicas": 2, "memory_mib": 5 * 1024, "max_per_host": 1},
+    ]
+    places = [("spread", 0, 0), ("plain", 0, 0), *[("plain", 1, 0)] * 3]
+    if limit == 1:
+        classes[0]["max_per_host"] = 1
+    filling, seats = seated(classes, places)
+    filling.fill()
+    assert len(seats.present()) == 6
+    assert int((~seats.room.empty).sum()) == opened
+    assert (seats.room.left >= 0).all()
+    assert seats.held(1).tolist() == [1, 1]

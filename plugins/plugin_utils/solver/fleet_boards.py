@@ -139,6 +139,15 @@ class Board:
             found.append(wide)
         return numpy.concatenate(found) if found else numpy.zeros((0, len(self.shapes)), dtype=numpy.int64)
 
+    def most_of(self, number: int) -> int:
+        """How many of a shape, by its number, one GPU holds that has nothing else."""
+        shape = self.shapes[number]
+        if shape.mode == "shared":
+            return self._most(shape)
+        if shape.mode == "mig" and self.model.geometry is not None:
+            return next(each.max for each in self.model.geometry.profiles if each.name == shape.profile)
+        return 1
+
     def _most(self, shape: Shape) -> int:
         """How many of a shape one shared GPU holds."""
         sizes = zip((shape.memory, shape.compute), self.room, strict=True)

@@ -29,6 +29,8 @@ if t.TYPE_CHECKING:
 ROUNDS = 4
 # GPUs that are looked at in search of one that may change places, in all.
 MOST_SWAPS = 4000
+# GPUs that it is tried to close, in all.
+MOST_CLOSED = 200
 
 
 class Filling:
@@ -58,6 +60,10 @@ class Filling:
 
     def fill(self) -> None:
         """Everything that this file is for."""
+        self._fill()
+        self._close()
+
+    def _fill(self) -> None:
         for number in range(ROUNDS):
             for klass in self.order:
                 if self.waiting[klass] and self.options_of[klass]:
@@ -108,7 +114,10 @@ class Filling:
         return self._place(self.seats[self.options.group[option]], klass, option, number, opened=False)
 
     def _place_opened(self, klass: int, option: int, number: int) -> int:
-        placed = more = self._place(self.seats[self.options.group[option]], klass, option, number, opened=True)
+        seats = self.seats[self.options.group[option]]
+        # No more GPUs than so many replicas need: one for each at once would leave all of them almost empty.
+        on_one = min(seats.board.most_of(int(self.options.shape[option])), int(self.options.per_host[klass]))
+        placed = more = self._place(seats, klass, option, -(-number // max(1, on_one)), opened=True)
         while more:
             # What is open now has room for others of the class.
             more = self._place_in_use(klass, option, min(number - placed, self._allowed(option)))
@@ -134,6 +143,25 @@ class Filling:
                 self._count(seats, numpy.asarray([first]), 1)
                 return 1
         return 0
+
+    def _close(self) -> None:
+        """Close GPUs whose only replica could not join others for its class's limit for a host: somebody makes way for it. All replicas
+        keep a place, and nobody is left who could lose one by it."""
+        tries = MOST_CLOSED
+        for group, seats in enumerate(self.seats):
+            present = seats.present()
+            present = present[seats.gpus[present] & (seats.gpus[present] - 1) == 0]
+            place = seats.host[present] << seats.group.gpus | seats.gpus[present]
+            _places, first, many = numpy.unique(place, return_index=True, return_counts=True)
+            for one in present[first[many == 1]].tolist():
+                klass, shape = int(seats.klass[one]), int(seats.shape[one])
+                if self.options.per_host[klass] >= seats.group.gpus or seats.board.most_of(shape) == 1 or not tries:
+                    continue
+                tries -= 1
+                where = int(seats.host[one]), int(seats.gpus[one]).bit_length() - 1
+                seats.drop(numpy.asarray([one]))
+                host, gpu = self._swaps.setdefault(group, Swap(seats)).make_way(klass, shape) or where
+                seats.add(*(numpy.asarray([each]) for each in (klass, shape, host, 1 << gpu)))
 
     def _place(self, seats: Seats, klass: int, option: int, number: int, *, opened: bool) -> int:
         """Seat up to ``number`` replicas, at most one on each host. ``opened``: on GPUs that nobody uses yet."""

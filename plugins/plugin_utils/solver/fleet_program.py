@@ -17,6 +17,7 @@ import typing as t
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_bounds import Bounds, Part
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, Program, Session, numpy
 
@@ -37,19 +38,21 @@ CALM = 0.7
 class Level:
     """One stage: no plan serves more than ``bound`` replicas of its priority if it serves the ``held`` ones of the priorities before.
 
-    ``prices``: by how much the bound moves for each replica that an earlier stage serves less.
+    ``branches``: all plans are in one of these; (its bound, by priority how much it moves for each replica that an earlier stage serves
+    less).
     """
 
     bound: float
     held: dict[int, int]
-    prices: dict[int, float]
+    branches: tuple[tuple[float, dict[int, float]], ...]
 
     def given(self, served: dict[int, int]) -> float:
         """The bound of a plan whose earlier stages serve this much: more there leaves less here.
 
-        The best value is concave in what is held, so that its slope at one point bounds it everywhere.
+        The best value of a branch is concave in what is held, so that its slope at one point bounds it everywhere.
         """
-        return self.bound + sum(self.prices[level] * (self.held[level] - served[level]) for level in self.held)
+        less = {level: self.held[level] - served[level] for level in self.held}
+        return max(bound + sum(prices[level] * less[level] for level in less) for bound, prices in self.branches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +83,7 @@ class FleetProgram:
         self.pattern_columns: list[tuple[int, int, Ints]] = []
         self.known: list[set[bytes]] = [set() for _board in options.boards]
         self.is_pattern = numpy.zeros(0, dtype=bool)
+        self.bounds, self.parts = Bounds(self), list[Part]()
         for number, board in enumerate(options.boards):
             self._add_patterns(number, board.first_patterns())
 
@@ -96,9 +100,11 @@ class FleetProgram:
             self._add_options(numpy.flatnonzero(options.priority[options.klass] == level))
             for team, most in most_of_teams(options, level, held).items():
                 self.session.set_row(self.rows.team_level[level] + team, -numpy.inf, most)
+                self.bounds.most[level, team] = most
             outcome, slack = self._priced(lambda wanted=level: self._served_cost(wanted))  # type: ignore[misc] # mypy: a default in a lambda
-            bound = float(numpy.floor(slack - outcome.objective + 1e-6))
-            levels[level] = Level(bound, dict(held), self._prices(outcome, held))
+            self.parts = self.bounds.parts(outcome, slack, self._served_cost(level), list(held), [])
+            branches = [(float(numpy.floor(1e-6 - part.value)), self._prices(part.duals, held)) for part in self.parts]
+            levels[level] = Level(max(bound for bound, _prices in branches), dict(held), tuple(branches))
             held[level] = reachable(self._relaxed(outcome, levels, held), level, held)
             self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
         return self._relaxed(self._opened()[0], levels, held)
@@ -109,13 +115,16 @@ class FleetProgram:
         for level, number in served.items():
             self.session.set_row(self.rows.level[level], number - 1e-6, numpy.inf)
         outcome, slack = self._opened()
-        return int(numpy.ceil(outcome.objective - slack - 1e-6))
+        # Branches of the last priority's stage that cannot serve so much hold no such plan.
+        able = [part for part in self.parts if served[min(served)] <= 1e-6 - part.value]
+        parts = self.bounds.parts(outcome, slack, self.is_pattern.astype(float), sorted(served, reverse=True)[:-1], able)
+        return int(numpy.ceil(parts[0].value - 1e-6))
 
     def _opened(self) -> tuple[Outcome, float]:
         return self._priced(lambda: self.is_pattern.astype(float))
 
-    def _prices(self, outcome: Outcome, held: dict[int, int]) -> dict[int, float]:
-        return {level: max(0.0, float(outcome.duals[self.rows.level[level]])) for level in held}
+    def _prices(self, duals: Floats, held: dict[int, int]) -> dict[int, float]:
+        return {level: max(0.0, float(duals[self.rows.level[level]])) for level in held}
 
     def _served_cost(self, level: int) -> Floats:
         cost = numpy.zeros(self.session.columns)
@@ -137,18 +146,18 @@ class FleetProgram:
             fresh: dict[int, list[Ints]] = {}
             while rounds:
                 spread = rounds.pop(0)
-                slack, fresh = self._missing(outcome, opening, calm, spread=spread)
+                slack, fresh = self.missing(outcome, opening, calm, spread=spread)
                 if fresh and slack > enough:
                     break
                 # Nothing to be gained with few of a shape at once: the last rounds look at all patterns.
                 rounds = [False] * LAST_ROUNDS if spread else []
                 fresh = {}
             if not fresh:
-                return outcome, self._missing(outcome, opening, calm, spread=False)[0]
+                return outcome, self.missing(outcome, opening, calm, spread=False)[0]
             for board, patterns in fresh.items():
                 self._add_patterns(board, numpy.asarray(patterns))
 
-    def _missing(self, outcome: Outcome, opening: float, calm: Floats, *, spread: bool) -> tuple[float, dict[int, list[Ints]]]:
+    def missing(self, outcome: Outcome, opening: float, calm: Floats, *, spread: bool) -> tuple[float, dict[int, list[Ints]]]:
         """(What unknown patterns could bring at most, those that would pay by board).
 
         ``calm``: the mean of the prices of all rounds; the best pattern at these is one that later rounds would ask for.
@@ -175,12 +184,8 @@ class FleetProgram:
         for number, group in enumerate(self.options.groups):
             if group.board != board or not len(patterns):
                 continue
-            which, shape = numpy.nonzero(patterns)
-            many = numpy.arange(len(patterns))
-            rows = numpy.concatenate((self.rows.supply[number] + shape, numpy.full(len(patterns), self.rows.gpus + number)))
-            values = numpy.concatenate((-patterns[which, shape].astype(float), numpy.ones(len(patterns))))
             upper = numpy.full(len(patterns), numpy.inf)
-            columns = self.session.add_columns(numpy.zeros(len(patterns)), upper, (rows, numpy.concatenate((which, many)), values))
+            columns = self.session.add_columns(numpy.zeros(len(patterns)), upper, self.rows.of_patterns(number, patterns))
             self.pattern_columns += [(column, number, pattern) for column, pattern in zip(columns.tolist(), patterns, strict=True)]
             self.is_pattern = numpy.concatenate((self.is_pattern, numpy.ones(len(columns), dtype=bool)))
 
@@ -194,6 +199,10 @@ class FleetProgram:
         )
         self.is_pattern = numpy.concatenate((self.is_pattern, numpy.zeros(len(mine), dtype=bool)))
 
+    def amount(self, outcome: Outcome) -> Floats:
+        """Replicas by option in a solution."""
+        return numpy.where(self.column_of >= 0, numpy.maximum(0.0, outcome.values[self.column_of]), 0.0)
+
     def _relaxed(self, outcome: Outcome, levels: dict[int, Level], held: dict[int, int]) -> Relaxed:
         patterns: list[list[Ints]] = [[] for _group in self.options.groups]
         boards: list[list[float]] = [[] for _group in self.options.groups]
@@ -201,7 +210,7 @@ class FleetProgram:
             patterns[group].append(pattern)
             boards[group].append(max(0.0, float(outcome.values[column])))
         return Relaxed(
-            amount=numpy.where(self.column_of >= 0, numpy.maximum(0.0, outcome.values[self.column_of]), 0.0),
+            amount=self.amount(outcome),
             patterns=[
                 numpy.asarray(each, dtype=numpy.int64).reshape(len(each), len(self.options.boards[group.board].shapes))
                 for each, group in zip(patterns, self.options.groups, strict=True)
@@ -273,6 +282,13 @@ class Rows:
             self.upper[self.ram + number] = group.size * group.ram
         self.upper[self.memory : self.worth] = options.quota_memory
         self.upper[self.worth : first] = options.quota_worth
+
+    def of_patterns(self, group: int, patterns: Ints) -> tuple[Ints, Ints, Floats]:
+        """(row, number of the pattern, value) of the columns of these patterns in a group."""
+        which, shape = numpy.nonzero(patterns)
+        rows = numpy.concatenate((self.supply[group] + shape, numpy.full(len(patterns), self.gpus + group)))
+        values = numpy.concatenate((-patterns[which, shape].astype(float), numpy.ones(len(patterns))))
+        return rows, numpy.concatenate((which, numpy.arange(len(patterns)))), values
 
     def entries(self, mine: Ints) -> tuple[Ints, Ints, Floats]:
         """(row, number in ``mine``, value) of the columns of these options."""

@@ -172,6 +172,10 @@ class Seats:
         """By host, replicas of a class."""
         return t.cast("NDArray[np.int16]", self._held[self._row[klass]])
 
+    def held_at(self, klass: Ints, host: int) -> NDArray[np.int16]:
+        """Of each of these classes, replicas on a host."""
+        return t.cast("NDArray[np.int16]", self._held[self._row[klass], host])
+
     def on(self, host: int, gpu: int | None = None) -> Ints:
         """Numbers of the replicas that are on a host, or on one GPU of it."""
         found = numpy.flatnonzero(self.here[: self.size] & (self.host[: self.size] == host))

@@ -58,6 +58,44 @@ class Swap:
                 return other, theirs
         return None
 
+    def make_way(self, klass: int, shape: int) -> tuple[int, int] | None:
+        """(host, GPU) where one more of the class fits now, after a replica there has gone to a GPU in use on a host that has room but may
+        have no more of the class. None: there is no such pair.
+        """
+        seats, room, options = self.seats, self.seats.room, self.options
+        full = seats.held(klass) >= options.per_host[klass]
+        hosts = numpy.flatnonzero((room.gpus_for(shape, 1) & ~room.empty).any(axis=1) & full) if full.any() else full[:0]
+        if not len(hosts):
+            return None
+        # Who goes leaves a place that is as large on its GPU, and enough of its host.
+        able = (room.sizes >= room.sizes[shape]).all(axis=1) & bool(room.sizes[shape, 2])
+        able[shape] = True
+        present = seats.present()
+        present = present[able[seats.shape[present]] & ~full[seats.host[present]]]
+        need = seats.needs(seats.klass[present])
+        enough = (room.left[seats.host[present]] + need - seats.needs(numpy.asarray([klass]))[0] >= -NEARLY).all(axis=1)
+        present, need = present[enough], need[enough]
+        if not len(present):
+            return None
+        shapes, which = numpy.unique(seats.shape[present], return_inverse=True)
+        fits = numpy.asarray([(room.gpus_for(int(each), 1) & ~room.empty)[hosts].any(axis=1) for each in shapes]).reshape(-1, len(hosts))
+        for number, host in enumerate(hosts[:TRIED].tolist()):
+            goes = fits[which, number] & (room.left[host] - need >= -NEARLY).all(axis=1)
+            goes &= seats.held_at(seats.klass[present], host) < options.per_host[seats.klass[present]]
+            if goes.any():
+                return self._move(int(present[goes.argmax()]), host)
+        return None
+
+    def _move(self, replica: int, host: int) -> tuple[int, int]:
+        """Seat a replica on the first GPU in use of this host that has room; (host, GPU) that it leaves."""
+        seats, room = self.seats, self.seats.room
+        klass, shape = int(seats.klass[replica]), int(seats.shape[replica])
+        left = int(seats.host[replica]), int(seats.gpus[replica]).bit_length() - 1
+        gpu = int((room.gpus_for(shape, 1) & ~room.empty)[host].argmax())
+        seats.drop(numpy.asarray([replica]))
+        seats.add(*(numpy.asarray([each]) for each in (klass, shape, host, 1 << gpu)))
+        return left
+
     def _load(self) -> tuple[Floats, NDArray[np.bool_]]:
         """(CPU and RAM of what is on each GPU, shape (hosts, GPUs, 2); GPUs that are part of a replica with several)."""
         seats = self.seats

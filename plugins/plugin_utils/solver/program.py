@@ -215,22 +215,39 @@ class Program:
 
 
 class Session:
-    """A linear program that stays open: columns are added and costs and bounds changed, and each solution begins where the last one ended.
+    """A linear program that stays open: columns and rows are added, costs and bounds changed, and each solution begins where the last one
+    ended.
 
-    ``program`` is what it begins with, whole numbers left out of account. Its rows are all that there will be.
+    ``program`` is what it begins with, whole numbers left out of account.
     """
 
     def __init__(self, program: Program, limits: Limits | None = None) -> None:
         """Open it. :raises SolverError: as :meth:`Program.solve` does."""
         if highspy is None:
             raise SolverError("highspy is not installed")
+        self._limits = limits or Limits()
+        self._open()
+        self._heard(self._solver.passModel(program._model(None)))
+        self.columns, self.rows = program.columns, program.rows
+
+    def copy(self) -> Session:
+        """The same program, open a second time, where the last solution ended: what is done to one is not seen by the other."""
+        other = object.__new__(Session)
+        other._limits = self._limits
+        other._open()
+        other._heard(other._solver.passModel(self._solver.getLp()))
+        other._heard(other._solver.setBasis(self._solver.getBasis()))
+        other.columns, other.rows = self.columns, self.rows
+        return other
+
+    def _open(self) -> None:
         self._solver = _highs()
         options: dict[str, bool | int | float | str] = {
             "output_flag": False,
             "threads": 1,
             "parallel": "off",
             "random_seed": 0,
-            "simplex_iteration_limit": (limits or Limits()).iterations,
+            "simplex_iteration_limit": self._limits.iterations,
             # primal simplex where the last solution is still feasible
             "simplex_strategy": 0,
             # Perturbed bounds are put right at the end of each run; where runs follow each other closely, this takes most of the time.
@@ -239,8 +256,6 @@ class Session:
         for name, value in options.items():
             if self._solver.setOptionValue(name, value) != highspy.HighsStatus.kOk:
                 raise SolverError(f"HiGHS does not know the option {name}")
-        self._heard(self._solver.passModel(program._model(None)))
-        self.columns, self.rows = program.columns, program.rows
 
     def add_columns(self, cost: Floats, upper: Floats, entries: tuple[Ints, Ints, Floats]) -> Ints:
         """More columns from 0 to ``upper``; ``entries``: (row, column from 0 among the new ones, value), no place twice. Their numbers."""
@@ -259,6 +274,12 @@ class Session:
     def set_row(self, row: int, lower: float, upper: float) -> None:
         """The bounds of a row."""
         self._heard(self._solver.changeRowBounds(row, lower, upper))
+
+    def add_row(self, upper: float, columns: Ints, values: Floats) -> int:
+        """One more row, no lower bound, with these values at these columns. Its number."""
+        self._heard(self._solver.addRow(-INFINITE, upper, len(columns), columns.astype(numpy.int32), values))
+        self.rows += 1
+        return self.rows - 1
 
     def solve(self) -> Outcome:
         """The best solution now. :raises SolverError: there is none, or it was not found within the limits."""

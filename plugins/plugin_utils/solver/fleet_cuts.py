@@ -1,0 +1,80 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What whole replicas of one team within its quota can be worth: rows that the whole fleet's linear program lacks.
+
+In the linear program a team uses its quota up to the last GiB with broken replicas, and what that promises is far from what whole ones can
+keep. At given prices of all that teams share (places, CPU, RAM, the priorities held) each team alone is a knapsack, solved in whole
+numbers: no plan has more worth in this team, so that a row which says so cuts the broken solution off and no plan.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Iterator
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, SolverError, numpy
+
+if t.TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+NEARLY = 1e-9
+NODES = 200
+# So much left of a quota, GiB or GPUs, is not used up.
+SPARE = 1e-3
+
+
+class Cut(t.NamedTuple):
+    """No plan has more than ``most`` when each replica of these ``options`` (their numbers) counts its ``worth``."""
+
+    options: Ints
+    worth: Floats
+    most: float
+
+
+def team_cuts(options: Options, mine: Ints, worth: Floats, amount: Floats, enough: float) -> Iterator[Cut]:
+    """A cut for each team that has more worth in ``amount`` than whole replicas could have, by more than ``enough``.
+
+    :param mine: the numbers of the options that the program has so far. :param worth: (options,), of a replica of each, in the unit of the
+        program's objective; below zero where it costs more than it brings. :param amount: (options,), the solution to be cut off.
+    """
+    team = options.team[options.klass[mine]]
+    for number in range(len(options.quotas)):
+        own = mine[team == number]
+        left = (
+            options.quota_memory[number] - options.memory[own] @ amount[own],
+            options.quota_worth[number] - options.worth[own] @ amount[own],
+        )
+        if min(left) > SPARE:
+            # Not the quota is in this team's way.
+            continue
+        now = float(worth[own] @ amount[own])
+        if now > enough and (most := _most_worth(options, number, own[worth[own] > NEARLY], worth, enough / 4)) < now - enough:
+            kept = own[numpy.abs(worth[own]) > NEARLY]
+            yield Cut(kept, worth[kept], most)
+
+
+def _most_worth(options: Options, team: int, own: Ints, worth: Floats, nearly: float) -> float:
+    """A bound, nearly exact, of the worth of whole replicas of a team: within its quota and of no class more than are asked for."""
+    kinds, which = numpy.unique(options.klass[own], return_inverse=True)
+    program = Program()
+    columns = program.add_columns(len(own), -worth[own], 0.0, options.most[own], whole=True)
+    program.add_entries(program.add_rows(len(kinds), upper=options.replicas[kinds])[which], columns)
+    for cost, most in ((options.memory, options.quota_memory), (options.worth, options.quota_worth)):
+        if most[team] < numpy.inf:
+            program.add_entries(program.add_rows(1, upper=most[team]), columns, cost[own])
+    relaxed = program.solve(relaxed=True)
+    least = float(worth[own] @ numpy.floor(relaxed.values + 1e-6))
+    if -relaxed.objective - least <= nearly:
+        return -relaxed.objective
+    # Whoever costs more than whole numbers can lose at all is in no solution that is better than the one rounded down.
+    hopeless = (relaxed.values < 1e-6) & (relaxed.reduced > -relaxed.objective - least + 1e-6)
+    try:
+        return max(least, -program.solve(Limits(absolute=nearly, nodes=NODES), only=~hopeless).bound)
+    except SolverError:
+        return -relaxed.objective

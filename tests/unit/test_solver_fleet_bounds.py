@@ -1,0 +1,147 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The bounds of the whole-fleet solver against the best whole numbers, found by integer programs that know neither cuts nor branches."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import typing as t
+
+import numpy as np
+import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_bounds
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import team_cuts
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import read_problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import FleetProgram, Rows
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, Session, SolverError
+from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import models
+
+GIB = 1024
+
+
+def tight(seed: int, classes: int = 8) -> Options:
+    """Slices on two kinds of GPU, three teams with quotas far below what they ask for."""
+    rng = random.Random(seed)
+    hosts = [
+        {"name": f"{model}-{number}", "model": model, "gpus": 4, "cpus": 60, "ram_mib": 900 * GIB}
+        for model in ("a100-80", "a100-40")
+        for number in range(3)
+    ]
+    asked = [
+        {
+            "key": f"c{number}",
+            "team": f"t{number % 3}",
+            "priority": rng.choice((2, 1)),
+            "replicas": rng.randint(1, 9),
+            "isolation": "slice",
+            "memory_mib": rng.choice((4, 8, 14, 18, 32)) * GIB,
+            "cpus": rng.choice((1.0, 2.5, 4.0)),
+        }
+        for number in range(classes)
+    ]
+    quotas = [{"team": f"t{number}", "memory_mib": rng.randint(25, 160) * GIB} for number in range(3)]
+    return options_of(read_problem({"models": models(), "hosts": hosts, "classes": asked, "quotas": quotas}))
+
+
+def best(options: Options, held: dict[int, int], level: int | None) -> int:
+    """The most replicas of a priority in whole numbers of replicas and patterns, or the fewest GPUs where none is named."""
+    rows, program = Rows(options), Program()
+    lower = np.full(rows.count, -np.inf)
+    for above, number in held.items():
+        lower[rows.level[above]] = number
+    program.add_rows(rows.count, lower, rows.upper)
+    priority = options.priority[options.klass]
+    columns = program.add_columns(len(priority), -(priority == level).astype(float), 0.0, options.most, whole=True)
+    row, column, value = rows.entries(np.arange(len(priority)))
+    program.add_entries(row, columns[column], value)
+    for number, group in enumerate(options.groups):
+        patterns = options.boards[group.board].first_patterns()
+        boards = program.add_columns(len(patterns), float(level is None), whole=True)
+        row, column, value = rows.of_patterns(number, patterns)
+        program.add_entries(row, boards[column], value)
+    return abs(round(program.solve(Limits(nodes=100_000)).objective))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_bound_is_below_the_best_whole_numbers(seed: int) -> None:
+    options = tight(seed)
+    served: dict[int, int] = {}
+    for level in options.levels:
+        served[level] = best(options, served, level)
+    program = FleetProgram(options)
+    relaxed = program.solve(lambda _relaxed, level, _held: served[level])
+    for level in options.levels:
+        assert served[level] <= relaxed.levels[level].given(served) <= relaxed.levels[level].bound + 1e-6
+    assert program.fewest_gpus(served) <= best(options, served, None)
+
+
+def test_branches_and_cuts_bring_bounds_closer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def total() -> int:
+        found = 0.0
+        for seed in range(12):
+            options = tight(seed, 12)
+            program = FleetProgram(options)
+            served: dict[int, int] = {}
+
+            def exact(_relaxed: t.Any, level: int, held: dict[int, int], options: Options = options) -> int:
+                return best(options, held, level)
+
+            relaxed = program.solve(exact)
+            served = relaxed.held
+            found += sum(one.bound for one in relaxed.levels.values()) - program.fewest_gpus(served)
+        return round(found)
+
+    close = total()
+    monkeypatch.setattr(fleet_bounds, "BRANCHES", 0)
+    without_branches = total()
+    monkeypatch.setattr(fleet_bounds, "team_cuts", lambda *_given: iter(()))
+    assert close <= without_branches < total()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cut_leaves_every_whole_number_of_a_team(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    options = tight(seed, 6)
+    mine = np.arange(len(options.klass))
+    worth = rng.uniform(-0.2, 1.0, len(mine)).round(2)
+    # Far beyond what anybody has room for: each team is cut.
+    cuts = list(team_cuts(options, mine, worth, options.most.astype(float) * 5, 1e-3))
+    assert cuts
+    for one in cuts:
+        kinds = options.klass[one.options]
+        team = int(options.team[kinds[0]])
+        assert set(options.team[kinds]) == {team}
+        for few in itertools.islice(itertools.product(range(3), repeat=len(one.options)), 20_000):
+            amount = np.asarray(few)
+            if amount @ options.memory[one.options] > options.quota_memory[team] or (amount > options.most[one.options]).any():
+                continue
+            if (np.bincount(kinds, weights=amount, minlength=len(options.classes)) > options.replicas).any():
+                continue
+            assert amount @ one.worth <= one.most + 1e-6
+
+
+def test_who_cannot_be_solved_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = tight(3)
+
+    def refuse(_self: Session) -> Session:
+        raise SolverError("no copy")
+
+    monkeypatch.setattr(Session, "copy", refuse)
+    program = FleetProgram(options)
+    relaxed = program.solve(lambda relaxed, level, _held: int(relaxed.levels[level].bound) - 1)
+    assert program.fewest_gpus(relaxed.held) >= 1
+
+
+def test_a_copy_of_an_open_program_is_one_of_its_own() -> None:
+    program = Program()
+    program.add_rows(1, upper=4.0)
+    program.add_entries(0, program.add_columns(2, [-1.0, -2.0], upper=3.0))
+    session = Session(program)
+    assert session.solve().objective == -7
+    other = session.copy()
+    assert other.add_row(1.0, np.asarray([1]), np.asarray([1.0])) == 1
+    assert other.solve().objective == -5
+    assert session.solve().objective == -7
