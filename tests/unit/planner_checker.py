@@ -403,8 +403,9 @@ class _Judge:
         if len(spare) < len(need.ports):
             return False
         chosen = tuple((f"p{number}", spare[number]) for number in range(len(need.ports)))
+        mode, way = WANTED_MODE[need.isolation], need.sharing
         return any(
-            self._all_fit(name, services[1:], [*there, _More(need.service, name, WANTED_MODE[need.isolation], gpus, one, chosen)], planned)
+            self._all_fit(name, services[1:], [*there, _More(need.service, name, mode, gpus, one, chosen, way)], planned)
             for gpus, one in self._spots_for_one_more(host, need, there, planned)
         )
 
@@ -548,3 +549,4 @@ class _More(t.NamedTuple):
     gpus: tuple[str, ...]
     slice: t.Any
     ports: tuple[tuple[str, int], ...]
+    sharing: str
