@@ -116,6 +116,17 @@ class _Tidying:
     # One GPU after the other
 
     def one_by_one(self) -> None:
+        """As many GPUs as become empty that way. To ask after each whether somebody is stopped by it takes longer than all else: mostly
+        nobody is, so it is asked once at the end, and only where somebody was all is done again step by step."""
+        mark = self.draft.mark()
+        self._pass(careful=False)
+        if self._stops():
+            self.draft.back(mark)
+            self._pass(careful=True)
+        else:
+            self.draft.keep()
+
+    def _pass(self, careful: bool) -> None:
         """The cheapest GPU first; of equals on the host with the fewest in use, for a host that is empty can be put to other use."""
         failed: set[str] = set()
         going = True
@@ -125,7 +136,7 @@ class _Tidying:
             # What each costs is another question after one has become empty.
             going = False
             for state in (way[-1] for way in ways if way[-1].gpu.uuid not in failed):
-                going = self._emptied(state)
+                going = self._emptied(state, careful)
                 if going:
                     break
                 failed.add(state.gpu.uuid)
@@ -141,15 +152,15 @@ class _Tidying:
                     memory = sum(self.draft.need_of(key).memory_mib for key in keys)
                     yield self._extra(keys), used, memory, name, state.gpu.pci, state.gpu.uuid, state
 
-    def _emptied(self, state: GpuState) -> bool:
-        """Another place for everybody on the GPU, on GPUs that are in use."""
+    def _emptied(self, state: GpuState, careful: bool) -> bool:
+        """Another place for everybody on the GPU, on GPUs that are in use. ``careful``: as long as nobody is stopped by it."""
         open_ = {other.gpu.uuid for host in self.draft.fleet.hosts.values() for other in host.gpus if _in_use(other)} - {state.gpu.uuid}
 
         def settle(keys: Iterable[Key]) -> bool:
             largest = sorted(keys, key=lambda key: (-self.draft.need_of(key).memory_mib, key))
             return all(self._place(self.draft.need_of(key), key[1], open_) is not None for key in largest)
 
-        return self._changed([key_of(name) for name in state.names()], settle) is None
+        return self._changed([key_of(name) for name in state.names()], settle, careful) is None
 
     def _place(self, need: Need, replica: int, open_: Collection[str]) -> Placement | None:
         found = (
@@ -192,6 +203,8 @@ class _Tidying:
     def _tried(self, moves: Mapping[str, Hint]) -> set[str] | None:
         """None when all these moves are made, else names of some that cannot be."""
         hints = {key_of(name): hint for name, hint in moves.items()}
+        if self._extra(hints) > self._moves - self.spent:
+            return set(moves)
         stuck: list[Key] = []
 
         def settle(keys: Iterable[Key]) -> bool:
@@ -203,12 +216,10 @@ class _Tidying:
 
     # Both
 
-    def _changed(self, keys: list[Key], settle: t.Callable[[Iterable[Key]], bool]) -> set[str] | None:
+    def _changed(self, keys: list[Key], settle: t.Callable[[Iterable[Key]], bool], careful: bool = True) -> set[str] | None:
         """None when these replicas have the places that ``settle`` gives them; else all is as it was, and these are to blame."""
         draft = self.draft
         everybody = {_name(key) for key in keys}
-        if self._extra(keys) > self._moves - self.spent:
-            return everybody
         kept, mark = self._room(), draft.mark()
         near = {key: self._near(key) for key in keys}
         old = {key: draft.lift(key) for key in keys}
@@ -219,15 +230,18 @@ class _Tidying:
             wrong = {_name(key) for key in keys if self._needed(key, old[key])} or None
         if wrong is None and self._lost_room(kept, old):
             wrong = everybody
-        if wrong is None:
-            made = Solution(tuple(draft.placed.values()), waiting=self._base.waiting)
-            stopped = {_name(key) for key in _stopped(self._problem, made) - self._outages}
-            wrong = (stopped & everybody or everybody) if stopped else None
+        if wrong is None and careful and (stopped := self._stops()):
+            wrong = stopped & everybody or everybody
         if wrong is not None:
             draft.back(mark)
             return wrong
         draft.keep()
         return None
+
+    def _stops(self) -> set[str]:
+        """Who would have to stop for it, and serves on in the plan as it is."""
+        made = Solution(tuple(self.draft.placed.values()), waiting=self._base.waiting)
+        return {_name(key) for key in _stopped(self._problem, made) - self._outages}
 
     def _needed(self, key: Key, old: Placement) -> bool:
         """Is somebody left where it was who has to have its service there? Of two replicas either may go, and not both."""

@@ -403,9 +403,8 @@ class _Judge:
         if len(spare) < len(need.ports):
             return False
         chosen = tuple((f"p{number}", spare[number]) for number in range(len(need.ports)))
-        mode, way = WANTED_MODE[need.isolation], need.sharing
         return any(
-            self._all_fit(name, services[1:], [*there, _More(need.service, name, mode, gpus, one, chosen, way)], planned)
+            self._all_fit(name, services[1:], [*there, _More(need.service, name, WANTED_MODE[need.isolation], gpus, one, chosen)], planned)
             for gpus, one in self._spots_for_one_more(host, need, there, planned)
         )
 
@@ -507,7 +506,7 @@ class _Judge:
         if mode == "shared":
             sharing = [self.needs[place.service] for place in there]
             way = need.sharing
-            if any(place.sharing != way for place in there) or (gpu.pin.sharing != way if gpu.pin else way not in host.sharing):
+            if any(other.sharing != way for other in sharing) or (gpu.pin.sharing != way if gpu.pin else way not in host.sharing):
                 return False
             if way == "mps" and len(there) >= gpu.mps_clients:
                 return False
@@ -549,4 +548,3 @@ class _More(t.NamedTuple):
     gpus: tuple[str, ...]
     slice: t.Any
     ports: tuple[tuple[str, int], ...]
-    sharing: str
