@@ -316,8 +316,10 @@ def _lines(problem: Problem, base: Solution, after: Solution, spent: int, moves:
             yield f"{place.name} moves from {at(place)} to {at(now[key])}"
         else:  # it was not there yet
             yield f"{place.name} goes to {at(now[key])} and not to {at(place)}"
+    waited = {(place.service, place.replica): place for place in base.waiting}
     for key in sorted(set(now) - set(was)):
-        yield f"{_name(key)}, which had no place, gets {at(now[key])}"
+        where = "had no place" if key not in waited else f"waited on {at(waited[key])}"
+        yield f"{_name(key)}, which {where}, gets {at(now[key])}"
     if not gone:
         yield f"no GPU becomes empty by at most {_moves(moves)}"
     else:

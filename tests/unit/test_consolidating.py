@@ -15,7 +15,17 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.consolidating import Consolidated, consolidated
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Instance, Limit, Pin, Placement, Problem, Quota, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    Drain,
+    Instance,
+    Limit,
+    Pin,
+    Placement,
+    Problem,
+    Quota,
+    Resources,
+    Rules,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import order, same_place
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
@@ -177,6 +187,18 @@ def test_whoever_waited_gets_what_became_free() -> None:
         "bb-1 moves from h1 GPU-h1-1 3g.40gb@0 to h1 GPU-h1-0 3g.40gb@4",
         "llm-1, which had no place, gets h1 GPU-h1-1 whole",
         "0 of 2 GPUs in use become empty by 1 move, which counts as 1 of at most 1",
+    ]
+
+
+def test_whoever_is_on_a_drained_gpu_is_not_said_to_have_no_place() -> None:
+    needs = [*two_halves().needs, need("llm", "exclusive", 60000)]
+    hosts = [host(gpu(0), gpu(1)), host(gpu(0, "h2", drain=Drain("drained by lin")), name="h2")]
+    asked = problem(hosts, needs, [*two_halves().previous, place("llm", "0", on="h2", mode="whole")])
+    assert [each.service for each in make_plan(asked).waiting] == ["llm"]
+    assert consolidated(asked, 1).lines[:3] == [
+        "h2 GPU-h2-0 (a100-sxm4-80gb) becomes empty",
+        "bb-1 moves from h1 GPU-h1-1 3g.40gb@0 to h1 GPU-h1-0 3g.40gb@4",
+        "llm-1, which waited on h2 GPU-h2-0 whole, gets h1 GPU-h1-1 whole",
     ]
 
 
