@@ -5,7 +5,7 @@
 
 Days of coming and going leave a fleet with GPUs on which little is left. Plans never turn round for that what serves; this does, once,
 within a number of moves. Every rule that a place has to keep holds, nobody loses a place or the room that is kept for its rollout, no
-service gets less spread than it is, nobody stops serving meanwhile. Later plans keep what came of it because the places are right.
+service gets less spread than it is, and nobody has to stop for want of room. Later plans keep what came of it because the places are right.
 """
 
 from __future__ import annotations
@@ -316,6 +316,11 @@ def _lines(problem: Problem, base: Solution, after: Solution, spent: int, moves:
             yield f"{place.name} moves from {at(place)} to {at(now[key])}"
         else:  # it was not there yet
             yield f"{place.name} goes to {at(now[key])} and not to {at(place)}"
+    # A host stops what leaves its place there before it cuts new slices: only on another host the new place comes first.
+    within = sum(place.host == now[key].host for key, place in gone if key in moved)
+    if within:
+        who = "1 of these moves is" if within == 1 else f"{within} of these moves are"
+        yield f"{who} within a host: the replica stops before it starts in its new place"
     waited = {(place.service, place.replica): place for place in base.waiting}
     for key in sorted(set(now) - set(was)):
         where = "had no place" if key not in waited else f"waited on {at(waited[key])}"
