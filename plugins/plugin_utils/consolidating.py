@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Key, key_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_order import waits
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin, by_replica
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import robbed, rooms
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import nearness, offers_of
@@ -300,6 +301,13 @@ def _used(places: Iterable[Placement]) -> set[tuple[str, str]]:
     return {(place.host, uuid) for place in places for uuid in place.gpus}
 
 
+def _early(last: Mapping[Key, Placement], now: Mapping[Key, Placement]) -> set[Key]:
+    """Who leaves a host that cannot wait for the one it goes to, for that one waits too: ``deploy`` takes hosts one after the other."""
+    goes = {key: (place.host, now[key].host) for key, place in sorted(last.items()) if key in now and now[key].host != place.host}
+    before = waits({host for both in goes.values() for host in both}, sorted(goes.values()))
+    return {key for key, (old, new) in goes.items() if new not in before[old]}
+
+
 def _lines(problem: Problem, base: Solution, after: Solution, spent: int, moves: int) -> Iterator[str]:
     """Which GPUs become empty, who moves for it, and who gets a place by it."""
     was, now = ({(place.service, place.replica): place for place in plan.placements} for plan in (base, after))
@@ -321,6 +329,10 @@ def _lines(problem: Problem, base: Solution, after: Solution, spent: int, moves:
     if within:
         who = "1 of these moves is" if within == 1 else f"{within} of these moves are"
         yield f"{who} within a host: the replica stops before it starts in its new place"
+    early = len(moved & _early(last, now))
+    if early:
+        who = "1 of these moves closes" if early == 1 else f"{early} of these moves close"
+        yield f"{who} a circle of hosts: the replica may stop before it serves in its new place"
     waited = {(place.service, place.replica): place for place in base.waiting}
     for key in sorted(set(now) - set(was)):
         where = "had no place" if key not in waited else f"waited on {at(waited[key])}"

@@ -108,6 +108,20 @@ def test_the_program_sees_that_one_move_makes_room_for_another() -> None:
     assert there["cc-1"] == "h1/0:3g.40gb@0"
 
 
+def test_hosts_that_wait_for_each_other_are_told() -> None:
+    """As above, with GPUs 1 and 2 on another host: ``aa`` goes there, and ``cc`` comes from there."""
+    there = {"1": ("h2", "0"), "2": ("h2", "1"), "0": ("h1", "0")}
+    before = [
+        replace(each, host=name, gpus=(f"GPU-{name}-{number}",))
+        for each in chained().previous
+        for name, number in [there[each.gpus[0].rpartition("-")[2]]]
+    ]
+    asked = problem([host(gpu(0)), host(gpu(0, "h2"), gpu(1, "h2"), name="h2")], chained().needs, before)
+    assert tidied(asked, 2)["cc-1"] == "h1/0:3g.40gb@0"
+    told = "1 of these moves closes a circle of hosts: the replica may stop before it serves in its new place"
+    assert told in consolidated(asked, 2).lines
+
+
 def test_without_a_solver_it_is_done_one_by_one_and_nothing_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "highspy", None)
     assert consolidated(two_halves(), 3).lines[-1] == "1 of 2 GPUs in use becomes empty by 1 move, which counts as 1 of at most 3"
