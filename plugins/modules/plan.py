@@ -80,8 +80,9 @@ options:
   consolidate:
     description:
       - How many replicas may move so that GPUs become empty, each counted by the C(move_cost) of its manifest.
-      - Every rule that a place has to keep holds; nobody stops serving for it, loses a place or the room that is kept for its rollout.
-        RV(emptied) tells what comes of it.
+      - Every rule that a place has to keep holds; nobody has to stop for want of room, loses a place or the room that is kept for its
+        rollout. RV(emptied) tells what comes of it.
+      - A replica that moves within its host stops before it starts in its new place, as ever.
       - Not together with O(move), nor while a host cannot be read.
     type: int
     default: 0

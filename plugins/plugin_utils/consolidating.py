@@ -5,7 +5,7 @@
 
 Days of coming and going leave a fleet with GPUs on which little is left. Plans never turn round for that what serves; this does, once,
 within a number of moves. Every rule that a place has to keep holds, nobody loses a place or the room that is kept for its rollout, no
-service gets less spread than it is, nobody stops serving meanwhile. Later plans keep what came of it because the places are right.
+service gets less spread than it is, and nobody has to stop for want of room. Later plans keep what came of it because the places are right.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Key, key_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_order import waits
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin, by_replica
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import robbed, rooms
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import nearness, offers_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import TIME_SLICE, Hint, Need, Placement, Problem, Solution
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import TIME_SLICE, Gpu, Hint, Need, Placement, Problem, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import at, order, same_place
 
 # How often the program is asked again without those whose places some rule does not allow.
@@ -39,18 +40,17 @@ class Consolidated:
 def consolidated(problem: Problem, moves: int) -> Consolidated:
     """The plan, with as many GPUs empty in the end as ``moves`` more moves make, each counted by its ``move_cost``.
 
-    Whoever has no place, or another than the last plan says, costs nothing wherever it goes. Two ways are tried, and the one that empties
-    more GPUs counts, then the cheaper one: what the program for slices says, and one GPU after the other.
+    Whoever has no place, or another than the last plan says, costs nothing wherever it goes. Two ways are tried, the program for slices and
+    one GPU after the other: the one that empties more GPUs counts, then the one by which fewer stop first, then the cheaper one.
     """
     base = make_plan(problem)
     if moves < 1:
         return Consolidated(base, [])
-    programmed, plain = (_tidied(problem, base, moves, first) for first in (True, False))
-    best = min(programmed, plain, key=lambda each: (len(_used(each.draft.placed.values())), each.spent))
-    after = best.solution() or base
-    gone = _moved(base, after)
-    lines = [*_lines(problem, base, after, best.spent, moves), *programmed.proofs]
-    return Consolidated(after, lines, frozenset((place.service, place.replica) for place in gone))
+    tried = [_tidied(problem, base, moves, first) for first in (True, False)]
+    best = sorted(tried, key=lambda each: (len(_used(each.draft.placed.values())), each.interrupted, each.spent))
+    after, spent = next(((plan, each.spent) for each in best if (plan := each.solution()) is not None), (base, 0))
+    gone = frozenset((place.service, place.replica) for place in _moved(base, after))
+    return Consolidated(after, [*_lines(problem, base, after, spent, moves), *tried[0].proofs], gone)
 
 
 def _tidied(problem: Problem, base: Solution, moves: int, first: bool) -> _Tidying:
@@ -69,9 +69,10 @@ class _Tidying:
         self._problem, self._base, self._moves = problem, base, moves
         self._settled = replace(problem, previous=(*base.placements, *base.waiting), changed=frozenset())
         self.draft = begin(self._settled)
-        self._before = {(place.service, place.replica): place for place in problem.previous}
+        self._before = by_replica(problem.previous, self.draft.fleet)
         self._start = dict(self.draft.placed)
-        self._outages = len(order(problem, base).outages)
+        self._rooms = self._room()
+        self._outages = _stopped(problem, base)
         self.proofs: list[str] = []
 
     @property
@@ -79,11 +80,35 @@ class _Tidying:
         """Of all who are not where the base has them."""
         return sum(self._cost(key) for key, place in self._start.items() if not same_place(place, self.draft.placed[key]))
 
+    @property
+    def interrupted(self) -> int:
+        """How many stop before they start elsewhere, though there is room for both."""
+        now = self.draft.placed
+        running = {key: place for key, place in self._start.items() if self._cost(key)}
+        return len(_within(running, now) | (_early(self._before, now) & running.keys()))
+
     def solution(self) -> Solution | None:
-        """The plan that comes of it, in which whoever had no place may have one that became free; None where somebody loses one."""
-        places = tuple(self.draft.placed[key] for key in sorted(self.draft.placed))
-        found = make_plan(replace(self._settled, previous=(*places, *self._base.waiting)))
-        return found if set(self.draft.placed) <= {(place.service, place.replica) for place in found.placements} else None
+        """The plan that comes of it, in which whoever had no place may have one that became free; None where that would move somebody else,
+        stop somebody, or take room that is kept: nobody said that it may."""
+        there = self.draft.placed
+        after = replace(self._settled, previous=(*(there[key] for key in sorted(there)), *self._base.waiting))
+        found = make_plan(after)
+        now = {(place.service, place.replica): place for place in found.placements}
+        if not all((each.service, each.replica) in now for each in self._base.placements):
+            return None
+        if not all(key in now and same_place(place, now[key]) for key, place in there.items()):
+            return None
+        if _stopped(self._problem, found) - self._outages:
+            return None
+        if self.draft.fleet.keepers and robbed(
+            begin(replace(after, previous=(*found.placements, *found.waiting))).fleet, _ANYBODY, self._rooms
+        ):
+            return None
+        return found
+
+    def _room(self) -> dict[str, frozenset[str]]:
+        """The services that have room kept on each host, of whatever priority."""
+        return rooms(self.draft.fleet, _ANYBODY) if self.draft.fleet.keepers else {}
 
     def _cost(self, key: Key) -> int:
         """What it costs that this replica does not stay where the base has it."""
@@ -94,21 +119,36 @@ class _Tidying:
         """What is added to ``spent`` when these move."""
         return sum(self._cost(key) for key in keys if same_place(self._start[key], self.draft.placed[key]))
 
-    def _may_go(self, name: str) -> bool:
-        key = self.draft.movable(name)
+    def _may_go(self, name: str, needed: bool = False) -> bool:
+        key = self.draft.movable(name, needed)
         return key is not None and key in self._start and key[0] not in self._problem.changed
 
     # One GPU after the other
 
     def one_by_one(self) -> None:
+        """As many GPUs as become empty that way. To ask after each whether somebody is stopped by it takes longer than all else: mostly
+        nobody is, so it is asked once at the end, and only where somebody was all is done again step by step."""
+        mark = self.draft.mark()
+        self._pass(careful=False)
+        if self._stops():
+            self.draft.back(mark)
+            self._pass(careful=True)
+        else:
+            self.draft.keep()
+
+    def _pass(self, careful: bool) -> None:
         """The cheapest GPU first; of equals on the host with the fewest in use, for a host that is empty can be put to other use."""
         failed: set[str] = set()
-        while True:
-            ways = [way for way in self._ways() if way[-1].gpu.uuid not in failed and way[0] <= self._moves - self.spent]
-            if not ways:
-                return
-            state = min(ways, key=lambda way: way[:-1])[-1]
-            if not self._emptied(state):
+        going = True
+        while going:
+            left = self._moves - self.spent
+            ways = sorted((way for way in self._ways() if way[0] <= left), key=lambda way: way[:-1])
+            # What each costs is another question after one has become empty.
+            going = False
+            for state in (way[-1] for way in ways if way[-1].gpu.uuid not in failed):
+                going = self._emptied(state, careful)
+                if going:
+                    break
                 failed.add(state.gpu.uuid)
 
     def _ways(self) -> Iterator[tuple[t.Any, ...]]:
@@ -117,28 +157,32 @@ class _Tidying:
             used = sum(_in_use(state) for state in host.gpus)
             for state in host.gpus:
                 names = state.names()
-                if names and _is_open(state) and all(self._may_go(each) for each in names):
+                if names and _is_open(state) and not _strangers(state.gpu) and all(self._may_go(each) for each in names):
                     keys = [key_of(each) for each in names]
                     memory = sum(self.draft.need_of(key).memory_mib for key in keys)
                     yield self._extra(keys), used, memory, name, state.gpu.pci, state.gpu.uuid, state
 
-    def _emptied(self, state: GpuState) -> bool:
-        """Another place for everybody on the GPU, on GPUs that are in use."""
+    def _emptied(self, state: GpuState, careful: bool) -> bool:
+        """Another place for everybody on the GPU, on GPUs that are in use. ``careful``: as long as nobody is stopped by it."""
         open_ = {other.gpu.uuid for host in self.draft.fleet.hosts.values() for other in host.gpus if _in_use(other)} - {state.gpu.uuid}
+
+        old = next((name for name, host in self.draft.fleet.hosts.items() if state in host.gpus), "")
 
         def settle(keys: Iterable[Key]) -> bool:
             largest = sorted(keys, key=lambda key: (-self.draft.need_of(key).memory_mib, key))
-            return all(self._place(self.draft.need_of(key), key[1], open_) is not None for key in largest)
+            return all(self._place(self.draft.need_of(key), key[1], open_, old) is not None for key in largest)
 
-        return self._changed([key_of(name) for name in state.names()], settle) is None
+        return self._changed([key_of(name) for name in state.names()], settle, careful) is None
 
-    def _place(self, need: Need, replica: int, open_: Collection[str]) -> Placement | None:
+    def _place(self, need: Need, replica: int, open_: Collection[str], old: str) -> Placement | None:
+        """The best place on these GPUs; on another host than before if there is one, for only there it starts before it stops."""
         found = (
             offer
             for host in self.draft.fleet.hosts.values()
             for offer in offers_of(host, need, [state for state in host.gpus if state.gpu.uuid in open_])
         )
-        return self.draft.place_on(need, replica, sorted(found, key=lambda offer: offer.rank))
+        ranked = sorted(found, key=lambda offer: (offer.host.host.name == old, offer.rank))
+        return self.draft.place_on(need, replica, ranked)
 
     # By the program for slices
 
@@ -148,32 +192,33 @@ class _Tidying:
         from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import consolidation, program
 
         fleet = self.draft.fleet
-        stay = {name for host in fleet.hosts.values() for state in host.gpus for name in state.names() if not self._may_go(name)}
-        # What costs nothing to move counts as a move there.
-        free = sum(self._cost(key) == 0 for key in self._start)
-        asked = [(kind, consolidation.fewer(fleet, kind, self._moves + free, stay)) for kind in consolidation.kinds(fleet)]
+        # What others need beside them may go as soon as those are gone: a bound has to know that.
+        costs = {_name(key): self._cost(key) for key in self._start if self._may_go(_name(key), needed=True)}
+        asked = [(kind, consolidation.fewer(fleet, kind, self._moves, costs)) for kind in consolidation.kinds(fleet)]
         for kind, found in asked:
             if found is not None:
                 leave = "leaves" if self._moves == 1 else "leave"
                 words = f"{_moves(self._moves)} of these among them {leave} no fewer than {found.least}"
-                self.proofs.append(f"{kind[1]} in {kind[0]}: {found.gpus} GPUs hold slices; {words} (proven by {program.version()})")
+                hold = "1 open GPU holds" if found.gpus == 1 else f"{found.gpus} open GPUs hold"
+                self.proofs.append(f"{kind[1]} in {kind[0]}: {hold} slices; {words} (proven by {program.version()})")
         worth = [(len(each.moves) / (each.gpus - each.after), kind) for kind, each in asked if each is not None and each.after < each.gpus]
         for _each, kind in sorted(worth, key=lambda each: (each[0], each[1][:2], each[1][2].digest())):
-            kept = set(stay)
+            stay: set[str] = set()
             for _try in range(TRIES):
-                left = self._moves - self.spent
-                kept |= {name for name in map(_name, self._start) if self._cost(key_of(name)) > left}
-                found = consolidation.fewer(fleet, kind, left + free, kept)
+                able = {_name(key): self._extra([key]) for key in self._start if _name(key) not in stay and self._may_go(_name(key))}
+                found = consolidation.fewer(fleet, kind, self._moves - self.spent, able)
                 if found is None or found.after >= found.gpus:
                     break
                 wrong = self._tried(found.moves)
                 if wrong is None:
                     break
-                kept |= wrong
+                stay |= wrong
 
     def _tried(self, moves: Mapping[str, Hint]) -> set[str] | None:
         """None when all these moves are made, else names of some that cannot be."""
         hints = {key_of(name): hint for name, hint in moves.items()}
+        if self._extra(hints) > self._moves - self.spent:
+            return set(moves)
         stuck: list[Key] = []
 
         def settle(keys: Iterable[Key]) -> bool:
@@ -185,28 +230,51 @@ class _Tidying:
 
     # Both
 
-    def _changed(self, keys: list[Key], settle: t.Callable[[Iterable[Key]], bool]) -> set[str] | None:
+    def _changed(self, keys: list[Key], settle: t.Callable[[Iterable[Key]], bool], careful: bool = True) -> set[str] | None:
         """None when these replicas have the places that ``settle`` gives them; else all is as it was, and these are to blame."""
-        draft, fleet = self.draft, self.draft.fleet
+        draft = self.draft
         everybody = {_name(key) for key in keys}
-        if self._extra(keys) > self._moves - self.spent:
-            return everybody
-        # Nobody's room may go, of whatever priority.
-        lowest = replace(draft.need_of(keys[0]), priority=-1)
-        kept, mark = rooms(fleet, lowest), draft.mark()
+        kept, mark = self._room(), draft.mark()
         near = {key: self._near(key) for key in keys}
-        for key in keys:
-            draft.lift(key)
+        old = {key: draft.lift(key) for key in keys}
         wrong = None if settle(keys) else everybody
         if wrong is None:
             wrong = {_name(key) for key in keys if self._near(key) > near[key]} or None
-        if wrong is None and (robbed(fleet, lowest, kept) or self._stops_somebody()):
+        if wrong is None:
+            wrong = {_name(key) for key in keys if self._needed(key, old[key])} or None
+        if wrong is None and self._lost_room(kept, old):
             wrong = everybody
+        if wrong is None and careful and (stopped := self._stops()):
+            wrong = stopped & everybody or everybody
         if wrong is not None:
             draft.back(mark)
             return wrong
         draft.keep()
         return None
+
+    def _stops(self) -> set[str]:
+        """Who would have to stop for it, and serves on in the plan as it is."""
+        made = Solution(tuple(self.draft.placed.values()), waiting=self._base.waiting)
+        return {_name(key) for key in _stopped(self._problem, made) - self._outages}
+
+    def _needed(self, key: Key, old: Placement) -> bool:
+        """Is somebody left where it was who has to have its service there? Of two replicas either may go, and not both."""
+        host, needs = self.draft.fleet.hosts[old.host], self.draft.needs
+        if key[0] not in self.draft.fleet.rulebook.anchors or host.replicas.get(key[0], 0) > 0:
+            return False
+        beside = (needs[name].rules.together for name, count in host.replicas.items() if count > 0 and name in needs)
+        return any(key[0] in names and not any(host.replicas.get(name, 0) > 0 for name in names) for names in beside)
+
+    def _lost_room(self, kept: Mapping[str, frozenset[str]], old: Mapping[Key, Placement]) -> bool:
+        """Has a service less room than it had, where it still is or where it goes now?"""
+        fleet = self.draft.fleet
+        if not fleet.keepers:
+            return False
+        now = self._room()
+        gone = ((key[0], place.host, self.draft.placed[key].host) for key, place in old.items())
+        return robbed(fleet, _ANYBODY, kept) or any(
+            name in kept.get(was, ()) and name not in now.get(there, ()) for name, was, there in gone
+        )
 
     def _near(self, key: Key) -> tuple[int, int]:
         """Replicas of its service that are where it is, itself among them, as far as that is against its wish to be spread."""
@@ -214,10 +282,14 @@ class _Tidying:
         host = self.draft.fleet.hosts[place.host]
         return (0, 0) if need.rules.spread == "pack" else nearness(host, need, host.by_uuid[place.gpus[0]])
 
-    def _stops_somebody(self) -> bool:
-        """Would the order of moves have to stop more than the plan does as it is?"""
-        made = Solution(tuple(self.draft.placed.values()), waiting=self._base.waiting)
-        return len(order(self._problem, made).outages) > self._outages
+
+# Whose room may not go, whatever priority it has.
+_ANYBODY = Need("", "", "slice", priority=-1)
+
+
+def _stopped(problem: Problem, solution: Solution) -> set[Key]:
+    """Who does not serve for a while when the plan is carried out."""
+    return {(each.service, each.replica) for each in order(problem, solution).outages}
 
 
 def _in_use(state: GpuState) -> bool:
@@ -227,6 +299,11 @@ def _in_use(state: GpuState) -> bool:
 def _is_open(state: GpuState) -> bool:
     """May something new still come to it, in the mode that it has? Of whole GPUs none becomes empty without another being filled."""
     return state.mode in ("mig", "shared") and state.refusal(state.mode, state.sharing or TIME_SLICE) is None
+
+
+def _strangers(gpu: Gpu) -> bool:
+    """Is somebody on it whom no plan knows, and who would stay?"""
+    return bool(gpu.outsiders) or any(each.outsiders for each in gpu.instances)
 
 
 def _name(key: Key) -> str:
@@ -243,24 +320,52 @@ def _moved(base: Solution, after: Solution) -> list[Placement]:
     return [place for place in base.placements if not same_place(place, now[(place.service, place.replica)])]
 
 
+def _early(last: Mapping[Key, Placement], now: Mapping[Key, Placement]) -> set[Key]:
+    """Who leaves a host that cannot wait for the one it goes to, for that one waits too: ``deploy`` takes hosts one after the other."""
+    goes = {key: (place.host, now[key].host) for key, place in sorted(last.items()) if key in now and now[key].host != place.host}
+    before = waits({host for both in goes.values() for host in both}, sorted(goes.values()))
+    return {key for key, (old, new) in goes.items() if new not in before[old]}
+
+
+def _within(was: Mapping[Key, Placement], now: Mapping[Key, Placement]) -> set[Key]:
+    """Who goes to another place of the host where it is."""
+    return {key for key, place in was.items() if place.host == now[key].host and not same_place(place, now[key])}
+
+
 def _lines(problem: Problem, base: Solution, after: Solution, spent: int, moves: int) -> Iterator[str]:
     """Which GPUs become empty, who moves for it, and who gets a place by it."""
     was, now = ({(place.service, place.replica): place for place in plan.placements} for plan in (base, after))
-    gone = _moved(base, after)
+    gone = [((place.service, place.replica), place) for place in _moved(base, after)]
+    last = by_replica(problem.previous, Fleet(problem))
+    moved = {key for key, place in gone if key in last and same_place(last[key], place)}
     used, still = _used((*base.placements, *base.waiting)), _used((*after.placements, *after.waiting))
-    boards = {(host.name, gpu.uuid): gpu.board for host in problem.hosts for gpu in host.gpus}
-    empty = sorted(used - still)
+    gpus = {(host.name, gpu.uuid): gpu for host in problem.hosts for gpu in host.gpus}
+    empty = [each for each in sorted(used - still) if each in gpus and not _strangers(gpus[each])]
     for host, uuid in empty:
-        yield f"{host} {uuid[:12]} ({boards.get((host, uuid), 'unknown')}) becomes empty"
-    for place in gone:
-        yield f"{place.name} moves from {at(place)} to {at(now[(place.service, place.replica)])}"
+        yield f"{host} {uuid[:12]} ({gpus[host, uuid].board}) becomes empty"
+    for key, place in gone:
+        if key in moved:
+            yield f"{place.name} moves from {at(place)} to {at(now[key])}"
+        else:  # it was not there yet
+            yield f"{place.name} goes to {at(now[key])} and not to {at(place)}"
+    # A host stops what leaves its place there before it cuts new slices: only on another host the new place comes first.
+    within = len(moved & _within(was, now))
+    if within:
+        who = "1 of these moves is" if within == 1 else f"{within} of these moves are"
+        yield f"{who} within a host: the replica stops before it starts in its new place"
+    early = len(moved & _early(last, now))
+    if early:
+        who = "1 of these moves closes" if early == 1 else f"{early} of these moves close"
+        yield f"{who} a circle of hosts: the replica may stop before it serves in its new place"
+    waited = {(place.service, place.replica): place for place in base.waiting}
     for key in sorted(set(now) - set(was)):
-        yield f"{_name(key)}, which had no place, gets {at(now[key])}"
+        where = "had no place" if key not in waited else f"waited on {at(waited[key])}"
+        yield f"{_name(key)}, which {where}, gets {at(now[key])}"
     if not gone:
         yield f"no GPU becomes empty by at most {_moves(moves)}"
     else:
-        become, count = "becomes" if len(empty) == 1 else "become", "counts" if len(gone) == 1 else "count"
-        yield f"{len(empty)} of {len(used)} GPUs in use {become} empty by {_moves(len(gone))}, which {count} as {spent} of at most {moves}"
+        become, count = "becomes" if len(empty) == 1 else "become", "counts" if len(moved) == 1 else "count"
+        yield f"{len(empty)} of {len(used)} GPUs in use {become} empty by {_moves(len(moved))}, which {count} as {spent} of at most {moves}"
 
 
 def _moves(number: int) -> str:

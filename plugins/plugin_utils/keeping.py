@@ -17,7 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, G
 def begin(problem: Problem) -> Draft:
     """Who has a place that is still right has it; who must leave holds it; nobody else has one."""
     fleet = Fleet(problem)
-    draft = Draft(problem, fleet, _by_replica(problem.previous, fleet))
+    draft = Draft(problem, fleet, by_replica(problem.previous, fleet))
     keep_all(draft)
     draft.leaving = {key: place for key, place in draft.placed.items() if must_leave(fleet, draft.needs[place.service], place)}
     for key in draft.leaving:
@@ -26,7 +26,7 @@ def begin(problem: Problem) -> Draft:
     return draft
 
 
-def _by_replica(previous: Iterable[Placement], fleet: Fleet) -> Mapping[Key, Placement]:
+def by_replica(previous: Iterable[Placement], fleet: Fleet) -> Mapping[Key, Placement]:
     """One last place for each replica. Where two plans name one replica, a host that is here and up counts, then the first by name."""
     down = {name for name, host in fleet.hosts.items() if host.host.down}
     result: dict[Key, Placement] = {}

@@ -506,7 +506,7 @@ class _Judge:
         if mode == "shared":
             sharing = [self.needs[place.service] for place in there]
             way = need.sharing
-            if any(place.sharing != way for place in there) or (gpu.pin.sharing != way if gpu.pin else way not in host.sharing):
+            if any(other.sharing != way for other in sharing) or (gpu.pin.sharing != way if gpu.pin else way not in host.sharing):
                 return False
             if way == "mps" and len(there) >= gpu.mps_clients:
                 return False

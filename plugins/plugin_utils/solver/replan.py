@@ -44,15 +44,17 @@ class Gpus:
     """GPUs of one kind, numbered from 0 in an order that the caller holds fixed (by name, say); three arrays of the same length.
 
     ``states``: what stands on each, a state of ``patterns``. ``pinned``: the part of it that must stay. ``roles``: OPEN, CLOSED or LOST.
+    ``costs``: shape (GPUs, slots), as how many moves the slice in that slot counts; None where each counts as one.
     """
 
     patterns: Patterns
     states: Ints
     pinned: Ints
     roles: Ints
+    costs: Ints | None = None
 
     @classmethod
-    def of(cls, patterns: Patterns, states: t.Any, pinned: t.Any = 0, roles: t.Any = OPEN) -> Gpus:
+    def of(cls, patterns: Patterns, states: t.Any, pinned: t.Any = 0, roles: t.Any = OPEN, costs: t.Any = None) -> Gpus:
         """From lists or arrays; ``pinned`` and ``roles`` may be one number for all.
 
         :raises FleetError: a state that this board does not know.
@@ -62,7 +64,8 @@ class Gpus:
         if not known.all():
             raise FleetError(f"GPU {int(known.argmin())} is in no legal state")
         shaped = [numpy.broadcast_to(numpy.asarray(each, dtype=numpy.int64), given.shape) for each in (pinned, roles)]
-        return cls(patterns, given, shaped[0] & given, shaped[1])
+        dear = None if costs is None else numpy.asarray(costs, dtype=numpy.int64).reshape(len(given), len(patterns.slots))
+        return cls(patterns, given, shaped[0] & given, shaped[1], dear)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +113,7 @@ def replan(
 ) -> Replan:
     """Places for the ``new`` slices (name of a profile -> how many), and moves of those that run.
 
-    ``cap``: at most so many slices move that are not forced to; None: no cap.
+    ``cap``: at most so many slices move that are not forced to, each counted by its cost; None: no cap.
 
     :raises FleetError: a profile that the board does not have, a negative number.
     """
@@ -141,14 +144,24 @@ class _Model:
         self.additions = Additions(patterns)
         is_open = gpus.roles == OPEN
         pairs = numpy.stack([gpus.states[is_open], gpus.pinned[is_open]], axis=1)
+        if gpus.costs is not None:
+            pairs = numpy.concatenate([pairs, gpus.costs[is_open]], axis=1)
         groups, member, self.sizes = numpy.unique(pairs, axis=0, return_inverse=True, return_counts=True)
-        self.groups: list[tuple[int, int]] = [(int(state), int(pinned)) for state, pinned in groups]
+        self.groups: list[tuple[int, int]] = [(int(state), int(pinned)) for state, pinned, *_costs in groups]
         self.members = numpy.flatnonzero(is_open), member.ravel()
         self.columns: Columns = columns_of(self.additions, self.groups, moving=cap != 0)
+        self._left = self.columns.left if gpus.costs is None else self._cost_of(groups[:, 2:])
         rows = [patterns.index[state] for state in gpus.states[gpus.roles == LOST].tolist()]
         self.forced: Ints = patterns.counts[rows].sum(axis=0) if rows else numpy.zeros_like(need)
         # What stands on a closed GPU stays, and the GPU stays in use.
         self.always = int(((gpus.roles == CLOSED) & (gpus.states != 0)).sum())
+
+    def _cost_of(self, costs: Ints) -> Ints:
+        """As how many moves the slices count that go, of each column."""
+        group = self.columns.group
+        gone = numpy.asarray([state for state, _pinned in self.groups], dtype=numpy.int64)[group] & ~self.columns.part
+        result: Ints = ((gone[:, None] >> numpy.arange(costs.shape[1]) & 1) * costs[group]).sum(axis=1)
+        return result
 
     @property
     def _widths(self) -> tuple[int, int, int]:
@@ -164,7 +177,7 @@ class _Model:
     def moved(self) -> Floats:
         """What each column adds to the moves."""
         _kept, joined, profiles = self._widths
-        return numpy.concatenate([self.columns.left, numpy.zeros(joined + profiles)]).astype(float)
+        return numpy.concatenate([self._left, numpy.zeros(joined + profiles)]).astype(float)
 
     @property
     def missing(self) -> Floats:
