@@ -76,7 +76,7 @@ def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Op
         known = _known_hosts(search, waiting, times)
         # Nobody has to move or to give way where there is a host for each.
         places = _places(replace(_with(search, known), quotas=search.books.without(teams), moves=0, preemption=False))
-        if rest <= places.keys():
+        if all(kind.waiting <= places.keys() for kind, _host in known.values()):
             break
     all_ = _taken(known, places)
     if not all_:
