@@ -36,6 +36,12 @@ SPREAD = 1.15
 TRIED = 12
 
 
+# A host's whole CPU or RAM that was dealt too much counts as so many replicas without a place.
+OVERLOAD = 5.0
+# With this much the other order is tried.
+POOR = 25.0
+
+
 @dataclass(eq=False)
 class Dealt:
     """Replicas of one group by host: arrays by replica ``klass``, ``shape``, ``host``; ``slots``: shape (hosts, GPUs, shapes), the places.
@@ -53,6 +59,24 @@ class Dealt:
     several: list[tuple[int, int]]
 
 
+def dealt(options: Options, group: int, amount: Ints, patterns: Ints, boards: Ints) -> Dealt:
+    """Deal one group, as :meth:`Dealer.deal` says, in the order that leaves fewer without a place and less on hosts that have too much."""
+    wanted = int(amount[options.group == group].sum())
+
+    def poor(one: Dealt, dealer: Dealer) -> float:
+        lack = float(-(numpy.minimum(0.0, one.left) * dealer.scale).sum())
+        missing = wanted - len(one.klass) - len(one.several)
+        return missing + OVERLOAD * lack
+
+    first, other = Dealer(options, group), Dealer(options, group)
+    found = first.deal(amount, patterns, boards)
+    before = poor(found, first)
+    if before <= (POOR if len(found.klass) + len(found.several) == wanted else 0.0):
+        return found
+    again = other.deal(amount, patterns, boards, many_first=True)
+    return again if poor(again, other) < before else found
+
+
 class Dealer:
     """One group while its patterns and replicas are dealt."""
 
@@ -67,8 +91,11 @@ class Dealer:
         self.open = numpy.full(size, self.group.gpus, dtype=numpy.int64)
         self.slots = numpy.zeros((size, self.group.gpus, self.shapes), dtype=numpy.int64)
 
-    def deal(self, amount: Ints, patterns: Ints, boards: Ints) -> Dealt:
-        """``amount``: replicas by option of the whole fleet; ``boards``: how many GPUs get each of ``patterns``."""
+    def deal(self, amount: Ints, patterns: Ints, boards: Ints, *, many_first: bool = False) -> Dealt:
+        """``amount``: replicas by option of the whole fleet; ``boards``: how many GPUs get each of ``patterns``.
+
+        ``many_first``: of the patterns that can be spread only in few ways, those with most such places come first.
+        """
         options = self.options
         mine = numpy.flatnonzero((options.group == self.number) & (amount > 0))
         klass, shape, many = options.klass[mine], options.shape[mine], amount[mine]
@@ -85,7 +112,7 @@ class Dealer:
         # Places that stay free weigh nothing: the mean is over all of them.
         places = boards @ patterns
         mean *= (total / numpy.maximum(1.0, numpy.maximum(places, total)))[:, None]
-        self._patterns(patterns, boards, mean, self._crowd(klass, shape, many))
+        self._patterns(patterns, boards, mean, self._crowd(klass, shape, many), many_first=many_first)
         hosts, of = self._replicas(klass, shape, many, need, mean)
         return Dealt(klass[of], shape[of], hosts, self.slots, self.left, multi, several)
 
@@ -122,7 +149,7 @@ class Dealer:
         numpy.maximum.at(part, shape, numpy.minimum(1.0, many / (self.options.per_host[klass] * float(self.group.size))))
         return numpy.maximum(1.0, numpy.floor(found / SPREAD)), part
 
-    def _patterns(self, patterns: Ints, boards: Ints, mean: Floats, crowd: tuple[Floats, Floats]) -> None:
+    def _patterns(self, patterns: Ints, boards: Ints, mean: Floats, crowd: tuple[Floats, Floats], *, many_first: bool) -> None:
         """Give every open GPU a pattern, or none."""
         load = numpy.concatenate((patterns @ mean, numpy.zeros((1, 2))))
         counts = numpy.concatenate((boards, [max(0, int(self.open.sum()) - int(boards.sum()))]))
@@ -134,7 +161,9 @@ class Dealer:
         enough, part = crowd
         tight = numpy.append(numpy.where(patterns > 0, part, 0.0).max(axis=1, initial=0.0), 0.0)
         tight = numpy.where(tight > SPARSE, tight, 0.0)
-        for which in numpy.lexsort((-numpy.abs(off).sum(axis=1), -tight)).tolist():
+        # Several such places on one GPU need a host that has none yet; single ones then make up the number on the others.
+        many = numpy.append((patterns * numpy.where(part > SPARSE, part, 0.0)).max(axis=1, initial=0.0), 0.0) * many_first
+        for which in numpy.lexsort((-numpy.abs(off).sum(axis=1), -many, -tight)).tolist():
             number, turn = int(counts[which]), 1
             limited = numpy.flatnonzero((part > TINY) & (patterns[which] > 0)) if which < len(patterns) else numpy.zeros(0, dtype=int)
             held = numpy.zeros(self.group.size, dtype=numpy.int64)
