@@ -38,8 +38,8 @@ TRIED = 12
 
 # A host's whole CPU or RAM that was dealt too much counts as so many replicas without a place.
 OVERLOAD = 5.0
-# With this much the other order is tried.
-POOR = 25.0
+# Up to so much of that the first order will do, as long as no place is missing.
+FINE = 25.0
 
 
 @dataclass(eq=False)
@@ -62,19 +62,17 @@ class Dealt:
 def dealt(options: Options, group: int, amount: Ints, patterns: Ints, boards: Ints) -> Dealt:
     """Deal one group, as :meth:`Dealer.deal` says, in the order that leaves fewer without a place and less on hosts that have too much."""
     wanted = int(amount[options.group == group].sum())
-
-    def poor(one: Dealt, dealer: Dealer) -> float:
-        lack = float(-(numpy.minimum(0.0, one.left) * dealer.scale).sum())
-        missing = wanted - len(one.klass) - len(one.several)
-        return missing + OVERLOAD * lack
-
-    first, other = Dealer(options, group), Dealer(options, group)
-    found = first.deal(amount, patterns, boards)
-    before = poor(found, first)
-    if before <= (POOR if len(found.klass) + len(found.several) == wanted else 0.0):
-        return found
-    again = other.deal(amount, patterns, boards, many_first=True)
-    return again if poor(again, other) < before else found
+    best: tuple[float, Dealt] | None = None
+    for many_first in (False, True):
+        dealer = Dealer(options, group)
+        found = dealer.deal(amount, patterns, boards, many_first=many_first)
+        missing = wanted - len(found.klass) - len(found.several)
+        lack = missing - OVERLOAD * float((numpy.minimum(0.0, found.left) * dealer.scale).sum())
+        if best is None or lack < best[0]:
+            best = lack, found
+        if not missing and lack <= FINE:
+            break
+    return t.cast("tuple[float, Dealt]", best)[1]
 
 
 class Dealer:
@@ -169,7 +167,8 @@ class Dealer:
             held = numpy.zeros(self.group.size, dtype=numpy.int64)
             while number:
                 # Equal GPUs are spread over the hosts: the second one of a host waits until every host has its first.
-                hosts = numpy.flatnonzero((self.open > 0) & (held < turn))
+                spread = held < turn if not (many_first and len(limited)) else True
+                hosts = numpy.flatnonzero((self.open > 0) & spread)
                 if not len(hosts):
                     turn += 1
                     if turn > self.group.gpus:
@@ -180,6 +179,7 @@ class Dealer:
                     excess = numpy.maximum(0.0, self.slots[hosts].sum(axis=1)[:, limited] + patterns[which][limited] - enough[limited])
                     excess = excess @ (1.0 / (1.05 - part[limited]))
                     hosts = hosts[excess <= excess.min() + NEARLY]
+                    hosts = hosts[held[hosts] == held[hosts].min()] if many_first else hosts
                 # No host is filled sooner than the others, so that the last pattern can be spread as well.
                 hosts = hosts[self.open[hosts] == self.open[hosts].max()]
                 score = over[hosts] @ off[which]

@@ -33,9 +33,9 @@ DIVES = 6
 SPARE, LOOSE = 8e-5, 1.6e-4
 NODES = 1
 PATTERNS = Limits(gap=0.0, nodes=200)
-# How much narrower than the classes' limits for a host shared GPUs are filled: first as widely as finds every replica its host with ease.
+# A class on shared GPUs gets places on so many times the hosts that it needs; fewer where that takes too many GPUs.
 SPARES = (AT_ONCE_TO_SPARE, 1.4, 1.0)
-# More GPUs than the linear program opens, by so many, are too many.
+# More GPUs than the linear program opens by more than this are too many.
 TOO_MANY = 2
 
 
@@ -141,17 +141,25 @@ def cuts(options: Options, relaxed: Relaxed, amount: Ints, group: int) -> Iterat
     Seldom one or two places are missing. Where equal sharers are spread so widely that it takes more GPUs than the linear program has,
     there are further answers with fewer GPUs, for which it is harder to find each replica a host.
     """
-    fewest = numpy.inf
-    for spare in SPARES:
+    wanted = _wanted(options, amount, group)
+    enough, fewest = numpy.ceil(relaxed.boards[group].sum() - NEARLY) + TOO_MANY, numpy.inf
+    for spare in SPARES if _shared(options, group).any() else SPARES[:1]:
         found = _cut(options, relaxed, amount, group, spare)
-        if found.boards.sum() < fewest:
-            fewest = found.boards.sum()
+        # A missing place may take a GPU of its own.
+        needed = found.boards.sum() + numpy.maximum(0, wanted - found.boards @ found.patterns).sum()
+        if needed < fewest:
+            fewest = needed
             yield found
-        if (
-            fewest <= numpy.ceil(relaxed.boards[group].sum() - NEARLY) + TOO_MANY
-            or not (found.patterns[:, _shared(options, group)] > 0).any()
-        ):
+        if fewest <= enough:
             return
+
+
+def _wanted(options: Options, amount: Ints, group: int) -> Ints:
+    """By shape of a group's board, the places that its replicas need."""
+    mine = numpy.flatnonzero(options.group == group)
+    wanted = numpy.zeros(len(options.boards[options.groups[group].board].shapes), dtype=numpy.int64)
+    numpy.add.at(wanted, options.shape[mine], amount[mine] * options.count[options.klass[mine]])
+    return wanted
 
 
 def _shared(options: Options, group: int) -> Bools:
@@ -163,8 +171,7 @@ def _cut(options: Options, relaxed: Relaxed, amount: Ints, group: int, spare: fl
     """One answer of :func:`cuts`."""
     patterns, boards = relaxed.patterns[group], relaxed.boards[group]
     mine = numpy.flatnonzero(options.group == group)
-    wanted = numpy.zeros(patterns.shape[1], dtype=numpy.int64)
-    numpy.add.at(wanted, options.shape[mine], amount[mine] * options.count[options.klass[mine]])
+    wanted = _wanted(options, amount, group)
     if not wanted.any():
         return Cut(patterns[:0], boards[:0].astype(numpy.int64))
     used = boards > NEARLY
@@ -230,7 +237,7 @@ def _whole_patterns(patterns: Ints, wanted: Ints, most: int) -> Cut:
 
 
 def _at_once(options: Options, amount: Ints, mine: Ints, wanted: Ints, spare: float) -> Ints:
-    """By shape, as :attr:`Board.at_once`, for the replicas that really go to a group; ``spare``: times the hosts needed."""
+    """By shape, as :attr:`Board.at_once`, for the replicas that really go to a group; ``spare``: one of :data:`SPARES`."""
     found = numpy.full(len(wanted), MOST_AT_ONCE)
     here = mine[amount[mine] > 0]
     most = options.per_host[options.klass[here]] * wanted[options.shape[here]] / amount[here] / spare
