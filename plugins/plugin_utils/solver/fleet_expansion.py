@@ -166,9 +166,9 @@ class Dealer:
             limited = numpy.flatnonzero((part > TINY) & (patterns[which] > 0)) if which < len(patterns) else numpy.zeros(0, dtype=int)
             held = numpy.zeros(self.group.size, dtype=numpy.int64)
             while number:
-                # Equal GPUs are spread over the hosts: the second one of a host waits until every host has its first.
-                spread = held < turn if not (many_first and len(limited)) else True
-                hosts = numpy.flatnonzero((self.open > 0) & spread)
+                # Equal GPUs are spread over the hosts: the second one of a host waits until every host has its first. Not so where
+                # another pattern has given some hosts all of a shape that they need.
+                hosts = numpy.flatnonzero((self.open > 0) & ((held < turn) | (many_first and len(limited) > 0)))
                 if not len(hosts):
                     turn += 1
                     if turn > self.group.gpus:
