@@ -38,8 +38,10 @@ TRIED = 12
 
 # A host's whole CPU or RAM that was dealt too much counts as so many replicas without a place.
 OVERLOAD = 5.0
-# Up to so much of that the first order will do, as long as no place is missing.
-FINE = 25.0
+# Up to so much of both the first order will do: filling finds places for the few.
+FINE = 15.0
+# The other order is taken where it leaves less than this part: what is nearly as good may be worse when all is done.
+BETTER = 0.6
 
 
 @dataclass(eq=False)
@@ -68,9 +70,9 @@ def dealt(options: Options, group: int, amount: Ints, patterns: Ints, boards: In
         found = dealer.deal(amount, patterns, boards, many_first=many_first)
         missing = wanted - len(found.klass) - len(found.several)
         lack = missing - OVERLOAD * float((numpy.minimum(0.0, found.left) * dealer.scale).sum())
-        if best is None or lack < best[0]:
+        if best is None or lack < BETTER * best[0]:
             best = lack, found
-        if not missing and lack <= FINE:
+        if lack <= FINE:
             break
     return t.cast("tuple[float, Dealt]", best)[1]
 
