@@ -112,6 +112,36 @@ def test_the_fewest_gpus_are_opened() -> None:
     assert (answer.served, answer.opened, answer.opened_bound) == ({1: 14}, 2, 2)
 
 
+@pytest.mark.parametrize("small", [120, 118, 90])
+def test_small_sharers_of_which_a_host_may_have_few_sit_beside_large_ones(small: int) -> None:
+    """Two of them on each GPU that a large one opens: with one on each, they would need GPUs of their own."""
+    hosts = [host(f"h{number:02}", "t4-16", gpus=4, clients=16) for number in range(60)]
+    shared = {"isolation": "shared", "compute": 0.05}
+    classes = [
+        service("large", 60, **{**shared, "memory_mib": 13 * GIB}),
+        service("small", small, **{**shared, "memory_mib": GIB}, max_per_host=2),
+    ]
+    asked = problem(hosts, classes)
+    answer = plan(asked)
+    assert violations(asked, answer.rows) == []
+    assert (answer.served, answer.opened) == ({1: 60 + small}, 60)
+
+
+def test_single_places_make_up_the_number_where_several_are_on_no_gpu() -> None:
+    """Every host needs two small ones: those with two on one GPU come first, single ones fill up the other hosts."""
+    hosts = [host(f"h{number:02}", "t4-16", gpus=4, clients=16) for number in range(60)]
+    shared = {"isolation": "shared", "compute": 0.05}
+    classes = [
+        service("two", 20, **{**shared, "memory_mib": 13 * GIB}),
+        service("one", 80, **{**shared, "memory_mib": 14 * GIB}),
+        service("small", 120, **{**shared, "memory_mib": GIB}, max_per_host=2),
+    ]
+    asked = problem(hosts, classes)
+    answer = plan(asked)
+    assert violations(asked, answer.rows) == []
+    assert (answer.served, answer.opened) == ({1: 220}, 100)
+
+
 def test_replicas_that_may_not_share_a_host_find_one_each() -> None:
     """Places of one shape for a class that needs every host, among others that would fill some hosts with them."""
     hosts = [host(f"h{number}", gpus=2) for number in range(6)]

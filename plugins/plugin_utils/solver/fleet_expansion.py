@@ -36,6 +36,14 @@ SPREAD = 1.15
 TRIED = 12
 
 
+# A host's whole CPU or RAM that was dealt too much counts as so many replicas without a place.
+OVERLOAD = 5.0
+# Up to so much of both the first order will do: filling finds places for the few.
+FINE = 15.0
+# The other order is taken where it leaves less than this part: what is nearly as good may be worse when all is done.
+BETTER = 0.6
+
+
 @dataclass(eq=False)
 class Dealt:
     """Replicas of one group by host: arrays by replica ``klass``, ``shape``, ``host``; ``slots``: shape (hosts, GPUs, shapes), the places.
@@ -53,6 +61,22 @@ class Dealt:
     several: list[tuple[int, int]]
 
 
+def dealt(options: Options, group: int, amount: Ints, patterns: Ints, boards: Ints) -> Dealt:
+    """Deal one group, as :meth:`Dealer.deal` says, in the order that leaves fewer without a place and less on hosts that have too much."""
+    wanted = int(amount[options.group == group].sum())
+    best: tuple[float, Dealt] | None = None
+    for many_first in (False, True):
+        dealer = Dealer(options, group)
+        found = dealer.deal(amount, patterns, boards, many_first=many_first)
+        missing = wanted - len(found.klass) - len(found.several)
+        lack = missing - OVERLOAD * float((numpy.minimum(0.0, found.left) * dealer.scale).sum())
+        if best is None or lack < BETTER * best[0]:
+            best = lack, found
+        if lack <= FINE:
+            break
+    return t.cast("tuple[float, Dealt]", best)[1]
+
+
 class Dealer:
     """One group while its patterns and replicas are dealt."""
 
@@ -67,8 +91,11 @@ class Dealer:
         self.open = numpy.full(size, self.group.gpus, dtype=numpy.int64)
         self.slots = numpy.zeros((size, self.group.gpus, self.shapes), dtype=numpy.int64)
 
-    def deal(self, amount: Ints, patterns: Ints, boards: Ints) -> Dealt:
-        """``amount``: replicas by option of the whole fleet; ``boards``: how many GPUs get each of ``patterns``."""
+    def deal(self, amount: Ints, patterns: Ints, boards: Ints, *, many_first: bool = False) -> Dealt:
+        """``amount``: replicas by option of the whole fleet; ``boards``: how many GPUs get each of ``patterns``.
+
+        ``many_first``: of the patterns that can be spread only in few ways, those with most such places come first.
+        """
         options = self.options
         mine = numpy.flatnonzero((options.group == self.number) & (amount > 0))
         klass, shape, many = options.klass[mine], options.shape[mine], amount[mine]
@@ -85,7 +112,7 @@ class Dealer:
         # Places that stay free weigh nothing: the mean is over all of them.
         places = boards @ patterns
         mean *= (total / numpy.maximum(1.0, numpy.maximum(places, total)))[:, None]
-        self._patterns(patterns, boards, mean, self._crowd(klass, shape, many))
+        self._patterns(patterns, boards, mean, self._crowd(klass, shape, many), many_first=many_first)
         hosts, of = self._replicas(klass, shape, many, need, mean)
         return Dealt(klass[of], shape[of], hosts, self.slots, self.left, multi, several)
 
@@ -122,7 +149,7 @@ class Dealer:
         numpy.maximum.at(part, shape, numpy.minimum(1.0, many / (self.options.per_host[klass] * float(self.group.size))))
         return numpy.maximum(1.0, numpy.floor(found / SPREAD)), part
 
-    def _patterns(self, patterns: Ints, boards: Ints, mean: Floats, crowd: tuple[Floats, Floats]) -> None:
+    def _patterns(self, patterns: Ints, boards: Ints, mean: Floats, crowd: tuple[Floats, Floats], *, many_first: bool) -> None:
         """Give every open GPU a pattern, or none."""
         load = numpy.concatenate((patterns @ mean, numpy.zeros((1, 2))))
         counts = numpy.concatenate((boards, [max(0, int(self.open.sum()) - int(boards.sum()))]))
@@ -134,13 +161,16 @@ class Dealer:
         enough, part = crowd
         tight = numpy.append(numpy.where(patterns > 0, part, 0.0).max(axis=1, initial=0.0), 0.0)
         tight = numpy.where(tight > SPARSE, tight, 0.0)
-        for which in numpy.lexsort((-numpy.abs(off).sum(axis=1), -tight)).tolist():
+        # Several such places on one GPU need a host that has none yet; single ones then make up the number on the others.
+        many = numpy.append((patterns * numpy.where(part > SPARSE, part, 0.0)).max(axis=1, initial=0.0), 0.0) * many_first
+        for which in numpy.lexsort((-numpy.abs(off).sum(axis=1), -many, -tight)).tolist():
             number, turn = int(counts[which]), 1
             limited = numpy.flatnonzero((part > TINY) & (patterns[which] > 0)) if which < len(patterns) else numpy.zeros(0, dtype=int)
             held = numpy.zeros(self.group.size, dtype=numpy.int64)
             while number:
-                # Equal GPUs are spread over the hosts: the second one of a host waits until every host has its first.
-                hosts = numpy.flatnonzero((self.open > 0) & (held < turn))
+                # Equal GPUs are spread over the hosts: the second one of a host waits until every host has its first. Not so where
+                # another pattern has given some hosts all of a shape that they need.
+                hosts = numpy.flatnonzero((self.open > 0) & ((held < turn) | (many_first and len(limited) > 0)))
                 if not len(hosts):
                     turn += 1
                     if turn > self.group.gpus:
@@ -151,6 +181,7 @@ class Dealer:
                     excess = numpy.maximum(0.0, self.slots[hosts].sum(axis=1)[:, limited] + patterns[which][limited] - enough[limited])
                     excess = excess @ (1.0 / (1.05 - part[limited]))
                     hosts = hosts[excess <= excess.min() + NEARLY]
+                    hosts = hosts[held[hosts] == held[hosts].min()] if many_first else hosts
                 # No host is filled sooner than the others, so that the last pattern can be spread as well.
                 hosts = hosts[self.open[hosts] == self.open[hosts].max()]
                 score = over[hosts] @ off[which]

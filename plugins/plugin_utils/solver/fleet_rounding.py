@@ -9,6 +9,7 @@ A vertex of the program has few broken numbers: only they, and the room that is 
 from __future__ import annotations
 
 import typing as t
+from collections.abc import Iterator
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import AT_ONCE_TO_SPARE, MOST_AT_ONCE, Options
@@ -32,6 +33,10 @@ DIVES = 6
 SPARE, LOOSE = 8e-5, 1.6e-4
 NODES = 1
 PATTERNS = Limits(gap=0.0, nodes=200)
+# A class on shared GPUs gets places on so many times the hosts that it needs; fewer where that takes too many GPUs.
+SPARES = (AT_ONCE_TO_SPARE, 1.4, 1.0)
+# More GPUs than the linear program opens by more than this are too many.
+TOO_MANY = 2
 
 
 def rounded(options: Options, relaxed: Relaxed) -> Ints:
@@ -130,24 +135,52 @@ class Cut(t.NamedTuple):
     boards: Ints
 
 
-def cut(options: Options, relaxed: Relaxed, amount: Ints, group: int) -> Cut:
+def cuts(options: Options, relaxed: Relaxed, amount: Ints, group: int) -> Iterator[Cut]:
     """Patterns with a place for all of these replicas of a group, on as few GPUs as possible and never more than it has.
 
-    Seldom one or two places are missing.
+    Seldom one or two places are missing. Where equal sharers are spread so widely that it takes more GPUs than the linear program has,
+    there are further answers with fewer GPUs, for which it is harder to find each replica a host.
     """
+    wanted = _wanted(options, amount, group)
+    enough, fewest = numpy.ceil(relaxed.boards[group].sum() - NEARLY) + TOO_MANY, numpy.inf
+    for spare in SPARES if _shared(options, group).any() else SPARES[:1]:
+        found = _cut(options, relaxed, amount, group, spare)
+        # A missing place may take a GPU of its own.
+        needed = found.boards.sum() + numpy.maximum(0, wanted - found.boards @ found.patterns).sum()
+        if needed < fewest:
+            fewest = needed
+            yield found
+        if fewest <= enough:
+            return
+
+
+def _wanted(options: Options, amount: Ints, group: int) -> Ints:
+    """By shape of a group's board, the places that its replicas need."""
+    mine = numpy.flatnonzero(options.group == group)
+    wanted = numpy.zeros(len(options.boards[options.groups[group].board].shapes), dtype=numpy.int64)
+    numpy.add.at(wanted, options.shape[mine], amount[mine] * options.count[options.klass[mine]])
+    return wanted
+
+
+def _shared(options: Options, group: int) -> Bools:
+    """Which shapes of a group's board are places on shared GPUs."""
+    return numpy.asarray([shape.mode == "shared" for shape in options.boards[options.groups[group].board].shapes], dtype=bool)
+
+
+def _cut(options: Options, relaxed: Relaxed, amount: Ints, group: int, spare: float) -> Cut:
+    """One answer of :func:`cuts`."""
     patterns, boards = relaxed.patterns[group], relaxed.boards[group]
     mine = numpy.flatnonzero(options.group == group)
-    wanted = numpy.zeros(patterns.shape[1], dtype=numpy.int64)
-    numpy.add.at(wanted, options.shape[mine], amount[mine] * options.count[options.klass[mine]])
+    wanted = _wanted(options, amount, group)
     if not wanted.any():
         return Cut(patterns[:0], boards[:0].astype(numpy.int64))
     used = boards > NEARLY
     patterns, boards = patterns[used], boards[used]
     board = options.boards[options.groups[group].board]
-    at_once = _at_once(options, amount, mine, wanted)
+    at_once = _at_once(options, amount, mine, wanted, spare)
     prices = numpy.asarray([shape.worth for shape in board.shapes])
     most = options.groups[group].size * options.groups[group].gpus
-    if any(shape.mode == "shared" for shape in board.shapes):
+    if _shared(options, group).any():
         return _dive(board, patterns, wanted, at_once, most)
     whole = numpy.floor(boards + NEARLY).astype(numpy.int64)
     rest = _remainder(board, wanted - whole @ patterns, at_once, prices)
@@ -203,12 +236,12 @@ def _whole_patterns(patterns: Ints, wanted: Ints, most: int) -> Cut:
     return Cut(patterns, numpy.round(found.values[columns]).astype(numpy.int64))
 
 
-def _at_once(options: Options, amount: Ints, mine: Ints, wanted: Ints) -> Ints:
-    """By shape, as :attr:`Board.at_once`, for the replicas that really go to a group."""
+def _at_once(options: Options, amount: Ints, mine: Ints, wanted: Ints, spare: float) -> Ints:
+    """By shape, as :attr:`Board.at_once`, for the replicas that really go to a group; ``spare``: one of :data:`SPARES`."""
     found = numpy.full(len(wanted), MOST_AT_ONCE)
     here = mine[amount[mine] > 0]
-    most = options.per_host[options.klass[here]] * wanted[options.shape[here]] / amount[here] / AT_ONCE_TO_SPARE
-    numpy.minimum.at(found, options.shape[here], numpy.clip(most, 1, MOST_AT_ONCE).astype(numpy.int64))
+    most = options.per_host[options.klass[here]] * wanted[options.shape[here]] / amount[here] / spare
+    numpy.minimum.at(found, options.shape[here], numpy.clip(most + NEARLY, 1, MOST_AT_ONCE).astype(numpy.int64))
     return found
 
 

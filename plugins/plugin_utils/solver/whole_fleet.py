@@ -15,12 +15,12 @@ from dataclasses import replace
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealer
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealt, dealt
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, FleetProblem, Row, check
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import FleetProgram, Relaxed
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import cut, reachable, rounded
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import cuts, reachable, rounded
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available, numpy, version
 
@@ -74,12 +74,30 @@ def _seated(options: Options, relaxed: Relaxed) -> list[Seats]:
     codes = [Codes(board) for board in options.boards]
     seats = []
     for number, group in enumerate(options.groups):
-        patterns, boards = cut(options, relaxed, amount, number)
-        dealt = Dealer(options, number).deal(amount, patterns, boards)
-        exchange(options, dealt)
-        take_off(options, dealt)
-        seats.append(Seats(options, number, dealt, codes[group.board]))
+        seats.append(Seats(options, number, _dealt(options, relaxed, amount, number), codes[group.board]))
     return seats
+
+
+def _dealt(options: Options, relaxed: Relaxed, amount: t.Any, number: int) -> Dealt | None:
+    """The replicas of a group on its hosts; of several ways the one after which fewest GPUs are open when all have a place.
+
+    :param amount: replicas by option.
+    """
+    best: tuple[int, int] | None = None
+    found: Dealt | None = None
+    group = options.groups[number]
+    wanted = int(amount[options.group == number].sum())
+    for patterns, boards in cuts(options, relaxed, amount, number):
+        one = dealt(options, number, amount, patterns, boards)
+        placed = len(one.klass)
+        exchange(options, one)
+        take_off(options, one)
+        # Whoever found no place takes a GPU that is not open yet; who was taken off, or finds no such GPU, will hardly be served.
+        opened = int(boards.sum()) + wanted - placed - len(one.several)
+        cost = placed - len(one.klass) + max(0, opened - group.size * group.gpus), opened
+        if best is None or cost < best:
+            best, found = cost, one
+    return found
 
 
 def _served(options: Options, seats: list[Seats]) -> dict[int, int]:
