@@ -281,7 +281,8 @@ class Search:
         found: list[Change] = []
         served: set[int] = set()
         word = ""
-        for cause, option in options[:TRIES]:
+        able = not self.many or (self.left > self.share // 2 and self.proving > 0)
+        for cause, option in options[:TRIES] if able else ():
             if found and (option.kind == found[0].kind or option.cost > 2 * found[0].cost + 100):
                 continue
             change, now = self._tried(need, option, targets)
