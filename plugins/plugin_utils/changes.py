@@ -25,6 +25,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Problem,
     Solution,
     Unplaced,
+    planned,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import TeamBooks
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, OF_THE_NEED, SELF, Edit, Option, Spot, edited
@@ -78,11 +79,6 @@ class Proposal:
         """For JSON."""
         told = [{"kind": change.kind, "change": change.sentence, "gives_way": list(change.lost)} for change in self.changes]
         return {"service": self.service, "replica": self.replica, "cause": self.cause, "changes": told}
-
-
-def planned(problem: Problem, solution: Solution) -> Problem:
-    """The problem as it is once this solution's plans are written: everybody is where they say."""
-    return replace(problem, previous=(*solution.placements, *solution.waiting), changed=frozenset())
 
 
 def told(solution: Solution, proposals: Iterable[Proposal]) -> Solution:

@@ -72,11 +72,12 @@ def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Op
     teams = {search.scene.needs[service].team for service in search.missing} if search.now.quotas else set()
     known: _Hosts = {}
     places: dict[Key, Placement] = {}
+    kinds = _kinds(search, waiting)
     for times in (1, 4) if search.budget else ():
-        known = _known_hosts(search, waiting, times)
+        known = _known_hosts(search, kinds, times)
         # Nobody has to move or to give way where there is a host for each.
         places = _places(replace(_with(search, known), quotas=search.books.without(teams), moves=0, preemption=False))
-        if all(kind.waiting <= places.keys() for kind, _host in known.values()):
+        if all(kind.waiting <= places.keys() for kind in kinds):
             break
     all_ = _taken(known, places)
     if not all_:
@@ -121,10 +122,10 @@ def _told(
         yield key, Option("hosts", COSTS["hosts"] + len(known), "; and ".join(words), edits)
 
 
-def _known_hosts(search: Search, waiting: Iterable[Key], times: int) -> _Hosts:
+def _known_hosts(search: Search, kinds: Iterable[_Kind], times: int) -> _Hosts:
     """So many hosts for each who waits, of the kind that would serve it, and a few: whoever waits for another kind may take some."""
     known: dict[str, tuple[_Kind, Host]] = {}
-    for kind in _kinds(search, waiting):
+    for kind in kinds:
         count = min(times * len(kind.waiting) + TRIES, MOST // kind.need.count)
         (edit,) = search.more_hosts(kind.need, kind.board, count, len(known) + 1).edits
         known.update({host.name: (kind, host) for host in edit.value})

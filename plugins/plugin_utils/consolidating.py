@@ -14,13 +14,13 @@ import typing as t
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Key, key_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Key, key_of, needed_there
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_order import waits
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin, by_replica
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import robbed, rooms
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import nearness, offers_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import TIME_SLICE, Gpu, Hint, Need, Placement, Problem, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import TIME_SLICE, Gpu, Hint, Need, Placement, Problem, Solution, planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import at, order, same_place
 
@@ -49,8 +49,8 @@ def consolidated(problem: Problem, moves: int) -> Consolidated:
     tried = [_tidied(problem, base, moves, first) for first in (True, False)]
     best = sorted(tried, key=lambda each: (len(_used(each.draft.placed.values())), each.interrupted, each.spent))
     after, spent = next(((plan, each.spent) for each in best if (plan := each.solution()) is not None), (base, 0))
-    gone = frozenset((place.service, place.replica) for place in _moved(base, after))
-    return Consolidated(after, [*_lines(problem, base, after, spent, moves), *tried[0].proofs], gone)
+    gone = {(place.service, place.replica): place for place in _moved(base, after)}
+    return Consolidated(after, [*_lines(problem, base, after, gone, spent, moves), *tried[0].proofs], frozenset(gone))
 
 
 def _tidied(problem: Problem, base: Solution, moves: int, first: bool) -> _Tidying:
@@ -67,7 +67,7 @@ class _Tidying:
 
     def __init__(self, problem: Problem, base: Solution, moves: int) -> None:
         self._problem, self._base, self._moves = problem, base, moves
-        self._settled = replace(problem, previous=(*base.placements, *base.waiting), changed=frozenset())
+        self._settled = planned(problem, base)
         self.draft = begin(self._settled)
         self._before = by_replica(problem.previous, self.draft.fleet)
         self._start = dict(self.draft.placed)
@@ -100,9 +100,7 @@ class _Tidying:
             return None
         if _stopped(self._problem, found) - self._outages:
             return None
-        if self.draft.fleet.keepers and robbed(
-            begin(replace(after, previous=(*found.placements, *found.waiting))).fleet, _ANYBODY, self._rooms
-        ):
+        if self.draft.fleet.keepers and robbed(begin(planned(after, found)).fleet, _ANYBODY, self._rooms):
             return None
         return found
 
@@ -259,11 +257,8 @@ class _Tidying:
 
     def _needed(self, key: Key, old: Placement) -> bool:
         """Is somebody left where it was who has to have its service there? Of two replicas either may go, and not both."""
-        host, needs = self.draft.fleet.hosts[old.host], self.draft.needs
-        if key[0] not in self.draft.fleet.rulebook.anchors or host.replicas.get(key[0], 0) > 0:
-            return False
-        beside = (needs[name].rules.together for name, count in host.replicas.items() if count > 0 and name in needs)
-        return any(key[0] in names and not any(host.replicas.get(name, 0) > 0 for name in names) for names in beside)
+        fleet = self.draft.fleet
+        return not fleet.hosts[old.host].replicas.get(key[0], 0) and needed_there(fleet, self.draft.needs, old)
 
     def _lost_room(self, kept: Mapping[str, frozenset[str]], old: Mapping[Key, Placement]) -> bool:
         """Has a service less room than it had, where it still is or where it goes now?"""
@@ -332,18 +327,17 @@ def _within(was: Mapping[Key, Placement], now: Mapping[Key, Placement]) -> set[K
     return {key for key, place in was.items() if place.host == now[key].host and not same_place(place, now[key])}
 
 
-def _lines(problem: Problem, base: Solution, after: Solution, spent: int, moves: int) -> Iterator[str]:
-    """Which GPUs become empty, who moves for it, and who gets a place by it."""
+def _lines(problem: Problem, base: Solution, after: Solution, gone: Mapping[Key, Placement], spent: int, moves: int) -> Iterator[str]:
+    """Which GPUs become empty, who moves for it (``gone``: from where), and who gets a place by it."""
     was, now = ({(place.service, place.replica): place for place in plan.placements} for plan in (base, after))
-    gone = [((place.service, place.replica), place) for place in _moved(base, after)]
     last = by_replica(problem.previous, Fleet(problem))
-    moved = {key for key, place in gone if key in last and same_place(last[key], place)}
+    moved = {key for key, place in gone.items() if key in last and same_place(last[key], place)}
     used, still = _used((*base.placements, *base.waiting)), _used((*after.placements, *after.waiting))
     gpus = {(host.name, gpu.uuid): gpu for host in problem.hosts for gpu in host.gpus}
     empty = [each for each in sorted(used - still) if each in gpus and not _strangers(gpus[each])]
     for host, uuid in empty:
         yield f"{host} {uuid[:12]} ({gpus[host, uuid].board}) becomes empty"
-    for key, place in gone:
+    for key, place in gone.items():
         if key in moved:
             yield f"{place.name} moves from {at(place)} to {at(now[key])}"
         else:  # it was not there yet

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import MPS_CLIENTS
@@ -402,3 +402,8 @@ class Solution:
     waiting: tuple[Placement, ...] = ()
     displaced: tuple[Displaced, ...] = ()
     proof: Proof | None = None
+
+
+def planned(problem: Problem, solution: Solution) -> Problem:
+    """The problem as it is once this solution's plans are written: everybody is where they say."""
+    return replace(problem, previous=(*solution.placements, *solution.waiting), changed=frozenset())

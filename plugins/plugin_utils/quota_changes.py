@@ -52,7 +52,7 @@ class TeamBooks:
 
         ``hosts``: that come. Memory is raised by whole GiB then: so many come to them that nobody asks for a MiB.
         """
-        self._more = Fleet(Problem(hosts, ())).hosts
+        self._more = Fleet(Problem(hosts, ())).hosts if hosts else {}
         edits: list[Edit] = []
         words: dict[str, tuple[str, ...]] = {}
         quotas = []
