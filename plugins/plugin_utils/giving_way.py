@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import typing as t
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from functools import cache
 
@@ -25,9 +25,10 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_O
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, counted, share_charge, whole_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
-# How often moves are tried for one replica, and in one plan.
+# How often moves are tried for one replica, and in one plan; and how many ways are looked at in one plan to see which are worth a try.
 TRIES = 24
 ALL_TRIES = 200
+ALL_LOOKS = 5_000
 
 
 class Way(t.NamedTuple):
@@ -39,10 +40,11 @@ class Way(t.NamedTuple):
 
 
 class _Cause(t.NamedTuple):
-    """For which need others move, and on which hosts there is anybody who has another place."""
+    """For which need others move, on which hosts there is anybody who has another place, and what was found out about who could follow."""
 
     need: Need
     loose: Set[str]
+    known: dict[object, bool]
 
 
 May = Callable[[str], bool]
@@ -57,21 +59,23 @@ class Room:
         self._draft = draft
         self._tries = 0
         self._left = ALL_TRIES
+        self._looks = ALL_LOOKS
 
     def moved(self, need: Need, replica: int) -> Placement | None:
         """A place for one more replica for which others move, at the least cost; each of them has another right place then."""
         draft = self._draft
         stuck = ("moves", draft.kind(need), need.priority)
-        if not draft.problem.moves or self._left <= 0 or draft.is_fruitless(stuck):
+        if not draft.problem.moves or min(self._left, self._looks) <= 0 or draft.is_fruitless(stuck):
             return None
         charges = self._charges(need)
         if draft.hopeless(need) and charges and all(draft.fleet.books.refusal(need.team, charge) is not None for charge in charges):
             return None
         self._tries = min(TRIES, self._left)
         loose = {name for name, host in draft.fleet.hosts.items() if self._is_loose(host, need)}
+        known: dict[object, bool] = {}
         for budget in range(1, draft.problem.moves + 1 if loose else 1):
             gone: dict[Key, Placement] = {}
-            place = self._by_moves(need, replica, _Cause(need, loose), budget, gone)
+            place = self._by_moves(need, replica, _Cause(need, loose, known), budget, gone)
             if place is not None:
                 self._note(gone, place, "moved")
                 return place
@@ -116,17 +120,8 @@ class Room:
     def _by_moves(self, need: Need, replica: int, cause: _Cause, budget: int, gone: dict[Key, Placement]) -> Placement | None:
         """``gone``: who has moved for it already, and from where; filled when it works."""
         draft = self._draft
-        for way in self._ways(need, cause.need.priority, False, None if budget > 1 else cause.loose):
+        for way in self._promising(need, cause, budget, gone):
             keys = [key_of(name) for name in way.names]
-            cost = self._cost(way.names)
-            if cost > budget:
-                return None
-            if not keys or any(key in gone for key in keys):
-                continue
-            left = budget - cost
-            # Whoever has no place elsewhere needs others to move in turn.
-            if sum(draft.hopeless(draft.need_of(key)) for key in keys) > min(left, 1):
-                continue
             self._tries -= 1
             self._left -= 1
             if self._tries < 0:
@@ -134,12 +129,58 @@ class Room:
             mark = draft.mark()
             trial = {**gone, **{key: draft.lift(key) for key in keys}}
             place = draft.place(need, replica, {way.host})
-            if place is not None and self._resettle(keys, cause, left, trial):
+            if place is not None and self._resettle(keys, cause, budget - self._cost(way.names), trial):
                 gone.update(trial)
                 draft.keep()
                 return place
             draft.back(mark)
         return None
+
+    def _promising(self, need: Need, cause: _Cause, budget: int, gone: Collection[Key]) -> Iterator[Way]:
+        """The ways that may work within a budget: first those that need all of it, for the others were mostly tried with less; of these
+        first such as make nobody else move in turn."""
+        able: dict[int, list[Way]] = defaultdict(list)
+        for way in self._ways(need, cause.need.priority, False, None if budget > 1 else cause.loose):
+            left = budget - self._cost(way.names)
+            if left < 0:
+                break
+            if way.names and not any(key_of(name) in gone for name in way.names):
+                able[left].append(way)
+        yield from (way for way in able[0] if self._stuck(way, cause, 0) == 0)
+        easy: list[Way] = []
+        for way in able[1]:
+            stuck = self._stuck(way, cause, 1)
+            if stuck:
+                yield way
+            elif stuck == 0:
+                easy.append(way)
+        for left in sorted(able.keys() - {0, 1}, reverse=True):
+            yield from (way for way in able[left] if self._stuck(way, cause, left) is not None)
+        yield from easy
+
+    def _stuck(self, way: Way, cause: _Cause, left: int) -> int | None:
+        """How many of a way have no place elsewhere as things are; None where ``left`` moves of others are not enough for them, and
+        where nothing more is looked at."""
+        self._looks -= 1
+        if self._looks < 0:
+            return None
+        needs = [self._draft.need_of(key_of(name)) for name in way.names]
+        stuck = [need for need in needs if self._draft.hopeless(need)]
+        return len(stuck) if len(stuck) <= min(left, 1) and all(self._may_follow(need, cause, left) for need in stuck) else None
+
+    def _may_follow(self, need: Need, cause: _Cause, left: int) -> bool:
+        """Are there others whose moving, ``left`` at most, could make room for one that has no place elsewhere? As things were before
+        anybody moved, and for all that ask the same of GPUs: to look is quick, and to try is not."""
+        asked = ("follow", question_of(self._draft.fleet, need), cause.need.priority, left)
+        if asked not in cause.known:
+            cause.known[asked] = False  # nobody makes room for itself
+            cause.known[asked] = not self._draft.is_fruitless(asked) and any(
+                way.names and (rest := left - self._cost(way.names)) >= 0 and self._stuck(way, cause, rest) is not None
+                for way in self._ways(need, cause.need.priority, False, None if left > 1 else cause.loose)
+            )
+            if not cause.known[asked]:
+                self._draft.in_vain(asked)
+        return cause.known[asked]
 
     def _there(self, host: HostState) -> list[str]:
         """Everybody who is on one of its GPUs."""

@@ -48,6 +48,8 @@ TURNS = 8
 Rank = tuple[t.Any, ...]
 # One turn: a replica; or all of a service that are to be placed together, or not at all.
 Turn = tuple[Need, tuple[int, ...]]
+# Its rank, the first of its replicas, its service, all of them, and whether others are to make room.
+_Entry = tuple[Rank, int, str, tuple[int, ...], bool]
 _Missing = list[tuple[Need, int]]
 P = t.ParamSpec("P")
 R = t.TypeVar("R")
@@ -173,7 +175,7 @@ class _Queue:
         self._draft = draft
         self._hints = hints
         self._room = Room(draft)
-        self._heap: list[tuple[Rank, int, str, tuple[int, ...]]] = []
+        self._heap: list[_Entry] = []
 
     def run(self) -> list[tuple[Need, int]]:
         """Place everybody for whom there is a place; who has none, by service and replica."""
@@ -185,8 +187,8 @@ class _Queue:
             turns = TURNS * len(self._heap)
             while self._heap and turns > 0:
                 turns -= 1
-                _rank, _first, service, replicas = heapq.heappop(self._heap)
-                self._turn(draft.needs[service], replicas)
+                _rank, _first, service, replicas, last = heapq.heappop(self._heap)
+                self._turn(draft.needs[service], replicas, last)
             missing = self._missing()
             if not missing or (not draft.freed and not self._heap):
                 return missing
@@ -209,58 +211,66 @@ class _Queue:
         needs = sorted(self._draft.needs.values(), key=lambda need: need.service)
         return [(need, replica) for need in needs for replica in range(1, need.replicas + 1) if (need.service, replica) not in placed]
 
-    def _entry(self, need: Need, replicas: Sequence[int]) -> tuple[Rank, int, str, tuple[int, ...]]:
+    def _entry(self, need: Need, replicas: Sequence[int], last: bool = False) -> _Entry:
         # Whose place was found for all together comes before those who take what is left, but never before a higher priority.
         hinted = any((need.service, replica) in self._hints for replica in replicas)
-        return (_size_rank(self._draft.fleet, need, hinted), replicas[0], need.service, tuple(replicas))
+        return (_size_rank(self._draft.fleet, need, hinted, last), replicas[0], need.service, tuple(replicas), last)
 
-    def _turn(self, need: Need, replicas: Sequence[int]) -> None:
+    def _turn(self, need: Need, replicas: Sequence[int], last: bool) -> None:
+        """``last``: others make room, after all of the same priority who need nobody to."""
         if need.adopted:
             return
         if need.rules.all_or_nothing:
-            self._group(need)
+            if not self._group(need, last) and not last:
+                heapq.heappush(self._heap, self._entry(need, replicas, True))
             return
         for replica in replicas:
-            if (need.service, replica) not in self._draft.placed:
-                self._one(need, replica)
+            key = (need.service, replica)
+            if key not in self._draft.placed and not self._one(need, replica, last) and not last and key not in self._draft.leaving:
+                heapq.heappush(self._heap, self._entry(need, (replica,), True))
 
-    def _group(self, need: Need) -> None:
+    def _group(self, need: Need, last: bool) -> bool:
         """All replicas, or none: with those that have a place where they are, else all anew."""
         draft = self._draft
         keys = [(need.service, replica) for replica in range(1, need.replicas + 1)]
-        for anew in (False, True):
+        for anew in (False, True) if last else (False,):
             there = [key for key in keys if key in draft.placed]
             if anew and not there:
-                return
+                return False
             mark, entries = draft.mark(), list(self._heap)
             held = dict(draft.leaving)
             for key in there if anew else ():
                 if draft.placed[key].host in draft.fleet.hosts:
                     draft.lift(key)
-            if all(key in draft.placed or self._one(need, key[1]) or key in draft.leaving for key in keys):
+            if all(key in draft.placed or self._one(need, key[1], last) or key in draft.leaving for key in keys):
                 draft.keep()
                 self._ask_again(part(draft))
-                return
+                return True
             draft.back(mark)
             self._heap, draft.leaving = entries, held
-        for key in keys:
+        for key in keys if last else ():
             if key in draft.placed and draft.placed[key].host in draft.fleet.hosts:
                 draft.lift(key)
         self._ask_again(part(draft))
+        return False
 
     def _ask_again(self, keys: Iterable[Key]) -> None:
         for service, replica in keys:
             heapq.heappush(self._heap, self._entry(self._draft.needs[service], (replica,)))
 
-    def _one(self, need: Need, replica: int) -> bool:
-        """Give one replica the best place that there is, or that others make for it."""
+    def _one(self, need: Need, replica: int, last: bool) -> bool:
+        """Give one replica the best place that there is, or with ``last`` that others make for it."""
         draft, key = self._draft, (need.service, replica)
         held = draft.leaving.get(key)
         if held is not None:
             return self._leave(need, replica, held)
         if key in self._hints and draft.place_at(need, replica, self._hints[key]) is not None:
             return True
-        if draft.place(need, replica) is not None or self._honest(need, partial(self._room.moved, need, replica)) is not None:
+        if draft.place(need, replica) is not None:
+            return True
+        if not last:
+            return False
+        if self._honest(need, partial(self._room.moved, need, replica)) is not None:
             return True
         found = self._honest(need, partial(self._room.taken, need, replica))
         if found is None:
@@ -308,12 +318,12 @@ def _turns(missing: Iterable[tuple[Need, int]]) -> Iterator[Turn]:
     yield from ((need, tuple(replicas)) for need, replicas in groups.values())
 
 
-def _size_rank(fleet: Fleet, need: Need, hinted: bool) -> Rank:
-    """By priority, then who has a hint, then the largest first, then by name."""
+def _size_rank(fleet: Fleet, need: Need, hinted: bool, last: bool) -> Rank:
+    """By priority, then who needs nobody to make room, then who has a hint, then the largest first, then by name."""
     memory = max(need.memory_mib, 1024 * _gigabytes(need.profile or ""))
     priority, level = fleet.rulebook.turn(need)
     size = (need.isolation != "exclusive", -need.count, not must_join(need), -memory, -(need.compute or 0))
-    return (-priority, level, not hinted, *size, need.service)
+    return (-priority, level, last, not hinted, *size, need.service)
 
 
 def _gigabytes(profile: str) -> int:

@@ -56,6 +56,30 @@ def test_one_small_service_moves_so_that_a_large_one_has_room() -> None:
     assert [(by, way) for _name, by, way in left] == [("large-1", "moved")]
 
 
+def test_who_needs_nobody_to_make_room_comes_before_a_larger_one_that_does() -> None:
+    given_ = scattered(moves=3)
+    more = [need(f"new-{number}") for number in range(10)]
+    places, left, solution = solved(replace(given_, needs=(*given_.needs, *(replace(each, priority=50) for each in more))))
+    assert {each.service for each in solution.unplaced} == {"large"}
+    assert len(places) == 14
+    assert left == []
+
+
+def test_two_move_where_two_have_another_place_however_many_single_ones_have_none() -> None:
+    crowd = [gpu(number, mig=True) for number in range(30)]
+    before = [place(f"big-{number}-{start}", f"{number}:3g.40gb@{start}") for number in range(30) for start in (0, 4)]
+    two = [place("two", "30:2g.20gb@4"), place("one", "30:1g.10gb@6"), place("held", "30:3g.40gb@0")]
+    room = [place("there", "31:2g.20gb@2"), place("other", "31:3g.40gb@4"), place("more", "32:2g.20gb@0"), place("last", "32:1g.10gb@2")]
+    room += [place("half", "32:3g.40gb@4")]
+    sizes = {"1g.10gb": 8192, "2g.20gb": 16384, "3g.40gb": 30000}
+    needs = [need(each.service, memory_mib=sizes[each.slice.profile], priority=50) for each in (*before, *two, *room) if each.slice]
+    hosts = [host(*crowd, gpu(30, mig=True), gpu(31, mig=True), gpu(32, mig=True))]
+    large = need("large", memory_mib=30000, priority=50)
+    places, left, _solution = solved(replace(problem(hosts, [*needs, large], [*before, *two, *room]), moves=2))
+    assert places["large-1"] == "h1/30:3g.40gb@4"
+    assert {name: places[name] for name, _by, _way in left} == {"two-1": "h1/31:1g.20gb@0", "one-1": "h1/32:1g.10gb@3"}
+
+
 @pytest.mark.parametrize(
     "more",
     [
