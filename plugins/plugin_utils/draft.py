@@ -11,7 +11,7 @@ from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import taken_from
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import joined, must_join
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, every, kind_of, offer_of, offers, question_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, every, kind_of, offer_of, offers, question_of, ranked
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MODE_OF,
     TIME_SLICE,
@@ -139,7 +139,8 @@ class Draft:
         refused = hosts is not None
         before = self.before.get((need.service, replica))
         asked = None if hosts is None else [self.fleet.hosts[name] for name in sorted(hosts)]
-        for offer in sorted(offers(self.fleet, need, asked), key=lambda each: each.rank):
+        found = ranked(self.fleet, need) if asked is None else sorted(offers(self.fleet, need, asked), key=lambda each: each.rank)
+        for offer in found:
             ports = self.ports(offer.host, need, replica, before)
             if isinstance(ports, str):
                 refused = True
@@ -226,7 +227,7 @@ class Draft:
         witness = self._witness.get(kind)
         if witness is not None and offer_of(witness, need, question_of(self.fleet, need)) is not None:
             return False
-        found = next(offers(self.fleet, need), None)
+        found = next(ranked(self.fleet, need), None)
         if found is None:
             self._fruitless[kind] = len(self._lifted)
             return True

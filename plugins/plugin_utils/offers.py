@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import heapq
 import typing as t
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import choose, effort, joined, left_behind, must_join
@@ -37,19 +39,82 @@ def offers(fleet: Fleet, need: Need, hosts: Iterable[HostState] | None = None) -
 
 def offer_of(host: HostState, need: Need, question: object) -> Offer | None:
     """The best that one host can do for a need. It is remembered for this ``question`` until something changes there."""
+    if not _may_have(host, need):
+        return None
+    return _best(host, need) if host.replicas.get(need.service) else _answer(host, need, question)
+
+
+def _may_have(host: HostState, need: Need) -> bool:
+    """Is it right for the need as far as the host goes, whatever its GPUs can do?"""
     if not host.host.admits(need) or not host.free.holds(need.resources):
-        return None
-    if host.rulebook.alone(need) and host.rule_refusal(need) is not None:
-        return None
-    if host.replicas.get(need.service):
-        return _best(host, need)
+        return False
+    return not host.rulebook.alone(need) or host.rule_refusal(need) is None
+
+
+def _answer(host: HostState, need: Need, question: object) -> Offer | None:
     if question not in host.answers:
         host.answers[question] = _best(host, need)
     found: Offer | None = host.answers[question]
     return found
 
 
-def question_of(fleet: Fleet, need: Need) -> object:
+class _Ranking:
+    """What all hosts can do for needs of one question, best first. Only hosts on which something changed are asked again."""
+
+    def __init__(self, fleet: Fleet, question: object) -> None:
+        self.question = question
+        self._hosts = list(fleet.hosts.values())
+        # Of each host its answers when it was asked, which are others after a change, and its offer then.
+        self._asked: list[object] = [None] * len(self._hosts)
+        self._offers: list[Offer | None] = [None] * len(self._hosts)
+        self._ranked: list[tuple[Rank, int]] = []
+
+    def best_first(self, need: Need) -> Iterator[Offer]:
+        """As :func:`offers`, in the order of their ranks."""
+        own = self._renew(need)
+        if not own:
+            yield from self._able(need)
+            return
+        there = (_best(host, need) for host in own if _may_have(host, need))
+        yield from heapq.merge(self._able(need), sorted(filter(None, there), key=_rank), key=_rank)
+
+    def _able(self, need: Need) -> Iterator[Offer]:
+        for offer in (self._offers[number] for _rank, number in self._ranked):
+            if offer is not None and _may_have(offer.host, need):
+                yield offer
+
+    def _renew(self, need: Need) -> list[HostState]:
+        """The hosts that have a replica of the service, and so another answer; all others are asked where something changed."""
+        own: list[HostState] = []
+        for number, (host, asked) in enumerate(zip(self._hosts, self._asked, strict=True)):
+            if host.replicas.get(need.service):
+                own.append(host)
+                self._set(number, None, None)
+            elif asked is not host.answers:
+                self._set(number, host.answers, _answer(host, need, self.question))
+        return own
+
+    def _set(self, number: int, asked: object, offer: Offer | None) -> None:
+        before = self._offers[number]
+        if before is not None:
+            del self._ranked[bisect_left(self._ranked, (before.rank, number))]
+        if offer is not None:
+            insort(self._ranked, (offer.rank, number))
+        self._asked[number], self._offers[number] = asked, offer
+
+
+def ranked(fleet: Fleet, need: Need) -> Iterator[Offer]:
+    """As :func:`offers`, best first. It is worked out while it is read: whoever changes something reads no further."""
+    question = question_of(fleet, need)
+    if question[1]:  # it is another question as soon as the team has got anything
+        return iter(sorted(offers(fleet, need), key=_rank))
+    if question not in fleet.rankings:
+        fleet.rankings[question] = _Ranking(fleet, question)
+    ranking: _Ranking = fleet.rankings[question]
+    return ranking.best_first(need)
+
+
+def question_of(fleet: Fleet, need: Need) -> tuple[int, tuple[object, ...]]:
     """Equal for needs that any host that has no replica of theirs would answer in the same way, as far as its GPUs go."""
     known = fleet.questions.get(need.service)
     if known is None or known[0] is not need:

@@ -407,6 +407,8 @@ class Fleet:
         self.keepers = {need.service: need for need in problem.needs if need.keep_room and not need.adopted}
         self._kinds: dict[tuple[t.Any, ...], int] = {}
         self.questions: dict[str, tuple[Need, int]] = {}
+        # What hosts offer, best first, by question.
+        self.rankings: dict[t.Any, t.Any] = {}
         every = [gpu for each in problem.hosts for gpu in each.gpus]
         largest = max((gpu.memory_mib for gpu in every), default=0)
         boards = " ".join(sorted({gpu.board for gpu in every}))  # every word of a quota that any board has is in this one

@@ -9,6 +9,7 @@ The program counts the CPU and memory of equal hosts together. Here each replica
 from __future__ import annotations
 
 import typing as t
+from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -148,11 +149,37 @@ class _Share:
         self.clients -= 1
 
 
+class _Line:
+    """The hosts that have a place for one kind of replica, those that keep the most first; asked anew only where something was taken."""
+
+    def __init__(self, group: Group, profile: str | None) -> None:
+        self._group, self._profile = group, profile
+        self._seen: dict[str, int] = {}
+        self._kept: dict[str, float] = {}
+        self._hosts: list[tuple[float, str]] = []
+
+    def renewed(self, stock: _Stock, need: Need) -> list[tuple[float, str]]:
+        """(what :meth:`_Stock.kept` says, name) of each, as things are."""
+        for name, taken in stock.taken.items():
+            if self._seen.get(name) != taken:
+                self._seen[name] = taken
+                if name in self._kept:
+                    del self._hosts[bisect_left(self._hosts, (self._kept.pop(name), name))]
+                kept = stock.kept(name, need, self._group, self._profile)
+                if kept is not None:
+                    self._kept[name] = kept
+                    insort(self._hosts, (kept, name))
+        return self._hosts
+
+
 class _Stock:
     """What the cuts and uses that the program chose give, host by host, until it is taken."""
 
     def __init__(self, hosts: HostClass, values: Sequence[int]) -> None:
         self._hosts = {host.host.name: host for host in hosts.hosts}
+        # How often something was taken of each.
+        self.taken = dict.fromkeys(self._hosts, 0)
+        self._lines: dict[object, _Line] = {}
         self._free: dict[str, Resources] = {name: host.free for name, host in self._hosts.items()}
         self._total = [sum(getattr(host.free, what) or 0 for host in hosts.hosts) / len(hosts.hosts) or 1 for what in _AMOUNTS]
         self._count: dict[str, Counter[str]] = {name: Counter(host.replicas) for name, host in self._hosts.items()}
@@ -197,23 +224,35 @@ class _Stock:
 
     def take(self, need: Need, group: Group, profile: str | None) -> Hint | None:
         """The place on the host that keeps the most, away from other replicas of the service; None when no host has one."""
-        best: tuple[t.Any, ...] | None = None
-        for name, host in self._hosts.items():
-            if not self._has(name, need, group, profile) or not self._free[name].holds(need.resources):
+        best: tuple[int, float, str] | None = None
+        limit = need.rules.max_per_host
+        for kept, name in self._line(need, group, profile).renewed(self, need):
+            here = self._count[name][need.service]
+            if (best is not None and here >= best[0]) or (limit is not None and here >= limit):
                 continue
-            here, limit = self._count[name][need.service], need.rules.max_per_host
-            if (best is not None and here > best[0]) or (limit is not None and here >= limit):
+            if any(port is not None and self._hosts[name].port_refusal(port, "") is not None for _port, port in need.ports):
                 continue
-            rank = (here, -self._left(name, need), name)
-            if any(port is not None and host.port_refusal(port, "") is not None for _port, port in need.ports):
-                continue
-            best = rank if best is None else min(best, rank)
+            best = (here, kept, name)
+            if not here:
+                break
         if best is None:
             return None
         name = best[-1]
         self._free[name] = self._free[name].less(need.resources)
         self._count[name][need.service] += 1
+        self.taken[name] += 1
         return self._given(name, need, group, profile)
+
+    def kept(self, name: str, need: Need, group: Group, profile: str | None) -> float | None:
+        """The less, the more a host keeps beside a replica; None where it has no place for one."""
+        able = self._has(name, need, group, profile) and self._free[name].holds(need.resources)
+        return -self._left(name, need) if able else None
+
+    def _line(self, need: Need, group: Group, profile: str | None) -> _Line:
+        asked = (id(group), profile, need.isolation, need.sharing, shape_of(need), need.count, must_join(need), need.resources)
+        if asked not in self._lines:
+            self._lines[asked] = _Line(group, profile)
+        return self._lines[asked]
 
     def _left(self, name: str, need: Need) -> float:
         """The part of a host that is left after a replica, of what is then scarcest there."""
