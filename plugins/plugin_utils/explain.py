@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -58,8 +58,7 @@ def _explained(fleet: Fleet, need: Need, replica: int, before: Placement | None)
     if not any(host.host.may_have(need) for host in hosts):
         return _no_host_for_the_data(hosts, need)
     case = Case(fleet, [host for host in hosts if not host.host.down and host.host.may_have(need)], need, f"{need.service}-{replica}")
-    reasons = [(host.host.name, _host_reason(case, host)) for host in hosts]
-    return _grouped(reasons), next(text for helper in _HELPERS for text in helper(case))
+    return _reason(case, hosts), next(text for helper in _HELPERS for text in helper(case))
 
 
 def _no_host_for_the_data(hosts: Sequence[HostState], need: Need) -> tuple[str, str]:
@@ -85,15 +84,65 @@ def _adopted(before: Placement | None) -> tuple[str, str]:
     return f"it was found running on {where}, which cannot be used any more", "stop it there and write 'lifecycle: managed'"
 
 
-def _grouped(reasons: Sequence[tuple[str, str]]) -> str:
-    """Hosts with the same reason together, the most frequent reason first."""
-    groups: dict[str, list[str]] = {}
-    for host, reason in reasons:
-        groups.setdefault(reason, []).append(host)
-    ordered = sorted(groups.items(), key=lambda group: (-len(group[1]), group[1]))
-    texts = [f"{_names(hosts)}: {reason}" for reason, hosts in ordered[:MAX_GROUPS]]
-    rest = sum(len(hosts) for _reason, hosts in ordered[MAX_GROUPS:])
-    return "; ".join([*texts, *([f"and {rest} more hosts for other reasons"] if rest else [])])
+def _reason(case: Case, hosts: Sequence[HostState]) -> str:
+    """What is in the way on every host: hosts with the same reason together, the most frequent reason first.
+
+    Where those are too many to tell, reasons that differ in numbers and names are told as one, with the sum of the GPUs.
+    """
+    groups: dict[str, list[HostState]] = {}
+    for host in hosts:
+        groups.setdefault(_host_reason(case, host), []).append(host)
+    if len(groups) > MAX_GROUPS:
+        groups = _merged(case, groups)
+    named = ((reason, [host.host.name for host in each]) for reason, each in groups.items())
+    ordered = sorted(named, key=lambda one: (-len(one[1]), one[1]))
+    texts = [f"{_names(names)}: {reason}" for reason, names in ordered[:MAX_GROUPS]]
+    rest = sum(len(names) for _reason, names in ordered[MAX_GROUPS:])
+    more = "1 more host for another reason" if rest == 1 else f"{rest} more hosts for other reasons"
+    return "; ".join([*texts, *([f"and {more}"] if rest else [])])
+
+
+def _merged(case: Case, groups: Mapping[str, Sequence[HostState]]) -> dict[str, list[HostState]]:
+    alike: dict[str, list[str]] = {}
+    for reason, hosts in groups.items():
+        alike.setdefault(_kind(case, hosts[0]) or reason, []).append(reason)
+    merged: dict[str, list[HostState]] = {}
+    for kind, reasons in alike.items():
+        there = sorted((host for reason in reasons for host in groups[reason]), key=lambda host: host.host.name)
+        counts = sum((Counter(_refusals(case, host)) for host in there), Counter[str]()) if kind == _GPUS else None
+        merged[reasons[0] if len(reasons) == 1 else kind if counts is None else _counted(counts)] = there
+    return merged
+
+
+# The kind of all reasons that are those of a host's GPUs.
+_GPUS = "GPUs"
+
+
+def _kind(case: Case, host: HostState) -> str:
+    """What a host's reason has in common with those of others; '' for nothing."""
+    if host.host.down or not host.host.may_have(case.need):
+        return ""
+    short = host.free.shortage(case.need.resources)
+    if short:
+        return ", ".join(f"needs {_amount(kind, want)} and has less left" for kind, (want, _have) in short.items())
+    return _GPUS if _by_gpus(case, host) else ""
+
+
+def _refusals(case: Case, host: HostState) -> Iterator[str]:
+    """What each GPU says that cannot take the replica, without names."""
+    found = (gpu_refusal(state, case.need, told=False) for state in host.gpus)
+    return (refusal for refusal in found if refusal is not None)
+
+
+def _counted(refusals: Mapping[str, int]) -> str:
+    """What GPUs say, the most frequent first."""
+    ordered = sorted(refusals.items(), key=lambda entry: (-entry[1], entry[0]))
+    return ", ".join(f"{_gpus(count)} {text}" for text, count in ordered)
+
+
+def _by_gpus(case: Case, host: HostState) -> bool:
+    """Is it that too few of its GPUs could take the replica, and nothing else of an open host with room?"""
+    return host.rule_refusal(case.need) is None and case.open(host) < min(case.need.count, len(host.gpus))
 
 
 def _names(names: Sequence[str]) -> str:
@@ -124,8 +173,7 @@ def _host_reason(case: Case, host: HostState) -> str:
             return ports
         lost = in_the_way(case.fleet, host, need)
         return words(need, lost) if lost else f"no {need.count} free GPUs of one board"
-    texts = [f"{_gpus(count)} {text}" for text, count in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))]
-    return ", ".join([*([f"{_gpus(open_)} free of the {need.count} needed"] if open_ else []), *texts])
+    return ", ".join([*([f"{_gpus(open_)} free of the {need.count} needed"] if open_ else []), *([_counted(counts)] if counts else [])])
 
 
 def link_refusal(host: HostState, need: Need) -> str | None:
@@ -162,14 +210,14 @@ def what(need: Need) -> str:
     return " and ".join(parts) or "it"
 
 
-def gpu_refusal(state: GpuState, need: Need) -> str | None:
-    """Why this GPU cannot take one more replica; None when it can."""
+def gpu_refusal(state: GpuState, need: Need, told: bool = True) -> str | None:
+    """Why this GPU cannot take one more replica; None when it can. ``told``: with the names of those who have it."""
     if not need.wants(state.gpu.board):
         return f"of a board that is not wanted ({state.gpu.board})"
     barred = state.barred(need)
     if barred is not None:
         return f"that the compatibility gate refuses ({barred.reason})"
-    refusal = state.refusal(MODE_OF[need.isolation], need.sharing)
+    refusal = state.refusal(MODE_OF[need.isolation], need.sharing, told)
     if refusal is not None:
         return refusal
     if state.crowded(need):

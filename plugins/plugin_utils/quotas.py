@@ -195,7 +195,7 @@ class Books:
         limit = self._limits[team].get(key)
         over = 0 if limit is None else used + amount - limit
         if limit is not None and over > 0 and (own or not quota.borrow or quota.workspace is None):
-            return Debit(f"team {team} has used {_size(key, used)} of its {_limit(key, limit)} (fleet_quotas)", team, key, over)
+            return Debit(f"team {team} has used {_about(key, used)} of its {_limit(key, limit)} (fleet_quotas)", team, key, over)
         if quota.workspace is None:
             return None
         debit = self._over_workspace(quota.workspace, team, key, amount)
@@ -205,7 +205,7 @@ class Books:
         if missing <= 0:
             return None
         if over > 0:
-            words = f"team {team} has used {_size(key, used)} of its {_limit(key, limit or 0)}, and nobody lends more (fleet_quotas)"
+            words = f"team {team} has used {_about(key, used)} of its {_limit(key, limit or 0)}, and nobody lends more (fleet_quotas)"
             return Debit(words, team, key, missing)
         # Only a new loan, or less to lend, can be refused: what is owed already is no reason against somebody who does neither.
         if not quota.lend or missing <= self._owed(quota.workspace, team, key, 0):
@@ -218,7 +218,7 @@ class Books:
         most = self._spaces.get(space, {}).get(key)
         if most is None or (used := self._sums[(space, key)][0]) + amount <= most:
             return None
-        words = f"workspace {space} has used {_size(key, used)} of its {_limit(key, most)} (fleet_quotas)"
+        words = f"workspace {space} has used {_about(key, used)} of its {_limit(key, most)} (fleet_quotas)"
         return Debit(words, team, key, used + amount - most, workspace=space)
 
     def _parts(self, team: str, key: Key, more: int = 0) -> tuple[int, int, int]:
@@ -242,6 +242,11 @@ def _by_key(limits: Iterable[Limit]) -> dict[Key, int]:
 
 def _size(key: Key, amount: int) -> str:
     return format_size(amount) if key[0] == "memory" else str(amount)
+
+
+def _about(key: Key, amount: int) -> str:
+    """As :func:`_size`, to read beside a limit: what is used is rarely whole GiB."""
+    return f"{amount * 10 // 1024 / 10:g} GiB" if key[0] == "memory" and amount >= 1024 else _size(key, amount)
 
 
 def _limit(key: Key, amount: int) -> str:

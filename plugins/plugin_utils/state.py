@@ -67,8 +67,8 @@ class GpuState:
         """May a new place of this service be on this GPU, as far as its owner and the compatibility gate say?"""
         return need.wants(self.gpu.board) and self.barred(need) is None
 
-    def refusal(self, mode: Mode, sharing: Sharing = TIME_SLICE) -> str | None:
-        """Why nothing new can be put here in this mode, shared in this way; None when something may."""
+    def refusal(self, mode: Mode, sharing: Sharing = TIME_SLICE, told: bool = True) -> str | None:
+        """Why nothing new can be put here in this mode, shared in this way; None when something may. ``told``: with who has it."""
         gpu = self.gpu
         if gpu.blocked is not None:
             return gpu.blocked
@@ -79,25 +79,25 @@ class GpuState:
         if mode == "mig" and self.cutter is None:
             return "without MIG"
         if self.mode is not None and self.mode != mode:
-            return f"{'pinned as' if gpu.pin else 'already'} {self.mode}{self._whose()}"
+            return f"{'pinned as' if gpu.pin else 'already'} {self.mode}{self._whose(told)}"
         if mode == "whole" and self.tenants:
-            return f"already whole{self._whose()}"
+            return f"already whole{self._whose(told)}"
         if mode == "shared" and not self._shares(sharing):
             if self.sharing is None:
                 return f"may not be shared by {sharing} (fleet_sharing)"
-            return f"{'pinned as' if gpu.pin else 'already'} shared by {self.sharing}{self._whose()}"
+            return f"{'pinned as' if gpu.pin else 'already'} shared by {self.sharing}{self._whose(told)}"
         busy = [*gpu.outsiders, *(name for each in gpu.instances if mode != "mig" for name in each.outsiders)]
         if busy and self.mode is None:
-            return f"busy with {busy[0]}, which is in no plan"
+            return f"busy with {busy[0] if told else 'somebody'}, which is in no plan"
         return None
 
     def _shares(self, sharing: Sharing) -> bool:
         """May it be shared in this way? All sharers of one GPU share it in the same."""
         return self.sharing == sharing if self.sharing is not None else sharing in self.host.sharing
 
-    def _whose(self) -> str:
+    def _whose(self, told: bool) -> str:
         names = sorted({*self.tenants, *self.owners.values()})
-        if not names:
+        if not names or not told:
             return ""
         return f" for {names[0]}" if len(names) == 1 else f" for {names[0]} and {len(names) - 1} more"
 

@@ -10,7 +10,7 @@ import typing as t
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice, parse_slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Instance, Need, Pin, Placement, Resources
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Instance, Need, Pin, Placement, Resources, Rules
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem
 
 
@@ -258,11 +258,26 @@ def test_hosts_with_one_reason_are_named_together_and_many_are_counted() -> None
     )
 
 
-def test_of_many_different_reasons_five_are_named() -> None:
+def test_many_reasons_that_differ_in_numbers_are_told_as_one() -> None:
     many = [host(gpu(0, f"h{n}"), name=f"h{n}", capacity=Resources(n)) for n in range(8)]
-    reason = answer(many, [need(resources=Resources(9))])[0]
-    assert reason.startswith("h0: needs 9 cpus and has 0 cpus left; h1: ")
-    assert reason.endswith("h4: needs 9 cpus and has 4 cpus left; and 3 more hosts for other reasons")
+    assert answer(many, [need(resources=Resources(9))])[0] == "h0, h1, h2 and 5 more: needs 9 cpus and has less left"
+
+
+def test_many_reasons_that_differ_in_names_are_told_with_the_sum_of_the_gpus() -> None:
+    full = [need(f"full-{n}", "exclusive", 60000, priority=60) for n in range(7)]
+    other = host(l40s(0, "h9"), gpu(1, "h9", blocked="lost"), name="h9")
+    many = [host(gpu(0, f"h{n}"), gpu(1, f"h{n}", cordoned=True), name=f"h{n}") for n in range(7)]
+    reason = answer([*many, other], [*full, need("zz", memory_mib=60000)])[0]
+    assert reason == "h0, h1, h2 and 5 more: 7 GPUs already whole, 7 GPUs cordoned, 1 GPU lost, 1 GPU without MIG"
+    assert "already whole for full-0-1" in answer(many[:5], [*full[:5], need("zz", memory_mib=60000)])[0]
+
+
+def test_of_many_different_reasons_five_are_named() -> None:
+    apart = [need(f"other-{n}", "exclusive", 60000, priority=60, rules=Rules(apart=("zz",))) for n in range(7)]
+    many = [host(gpu(0, f"h{n}"), name=f"h{n}") for n in range(7)]
+    reason = answer(many, [*apart, need("zz")])[0]
+    assert reason.endswith("stays apart from it; and 2 more hosts for other reasons")
+    assert answer(many[:6], [*apart[:6], need("zz")])[0].endswith("; and 1 more host for another reason")
 
 
 def test_gpus_are_counted_by_reason_the_most_frequent_first() -> None:
