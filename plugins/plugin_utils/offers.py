@@ -106,8 +106,6 @@ class _Ranking:
 def ranked(fleet: Fleet, need: Need) -> Iterator[Offer]:
     """As :func:`offers`, best first. It is worked out while it is read: whoever changes something reads no further."""
     question = question_of(fleet, need)
-    if question[1]:  # it is another question as soon as the team has got anything
-        return iter(sorted(offers(fleet, need), key=_rank))
     if question not in fleet.rankings:
         fleet.rankings[question] = _Ranking(fleet, question)
     ranking: _Ranking = fleet.rankings[question]

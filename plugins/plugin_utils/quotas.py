@@ -58,7 +58,6 @@ class Books:
         self._names: dict[str, dict[str, Charge]] = {team: {} for team in self._quotas}
         # What was answered to each team, until something changes that counts for it.
         self._answers: dict[str, dict[object, t.Any]] = {team: {} for team in self._quotas}
-        self._stamps: dict[str, tuple[object, ...]] = {}
         # Of each limit of a workspace what its teams have used, what of it is beyond their own limits, and what those that lend have left.
         self._sums: dict[tuple[str, Key], list[int]] = {}
         for space, teams in self._members.items():
@@ -151,7 +150,6 @@ class Books:
                 ]
         for other in (team,) if space is None else self._members[space]:
             self._answers[other].clear()
-            self._stamps.pop(other, None)
 
     def _amounts(self, team: str, charge: Charge) -> dict[Key, int]:
         found: dict[Key, int] = {}
@@ -181,14 +179,6 @@ class Books:
             known[count] = self.refusal(team, tuple((boards, kind, count * much) for boards, kind, much in self.most)) is not None
         tight: bool = known[count]
         return tight
-
-    def stamp(self, team: str) -> tuple[object, ...]:
-        """Equal while the team may have the same."""
-        if team not in self._stamps:
-            space = self._quotas[team].workspace
-            teams = (team,) if space is None else self._members[space]
-            self._stamps[team] = (team, *(much for other in teams for _key, much in sorted(self._used[other].items())))
-        return self._stamps[team]
 
     def _refused(self, team: str, key: Key, amount: int, own: bool) -> Debit | None:
         quota, used = self._quotas[team], self._used[team][key]

@@ -420,6 +420,9 @@ class Fleet:
             self.hosts[each.name] = HostState(
                 each, [GpuState(gpu, each, cutter_of(gpu.geometry), self.books) for gpu in gpus], self.books, self.rulebook
             )
+        # A GPU of each board: what counts against a quota is the same on all of them.
+        states = (state for host in self.hosts.values() for state in host.gpus)
+        self._boards = list({(state.gpu.board, state.gpu.memory_mib, state.cutter): state for state in states}.values())
         wanted = {need.service: need.replicas for need in problem.needs}
         for placement in sorted(problem.previous, key=lambda each: each.rank):
             host = self.hosts.get(placement.host)
@@ -432,8 +435,15 @@ class Fleet:
         self.asked = frozenset(port for need in problem.needs for _name, port in need.ports if port is not None)
 
     def stamp(self, need: Need) -> tuple[object, ...]:
-        """Equal while the quota of its team gives a need the same; () while it gives it everything."""
-        return self.books.stamp(need.team) if self.books.tight(need.team, need.count) else ()
+        """Equal while the quota of its team lets a need have the same of each board; () while it lets it have everything."""
+        if not self.books.tight(need.team, need.count):
+            return ()
+        known = self.books.known(need.team)
+        asked = ("stamp", need.isolation, need.memory_mib, need.compute, need.profile, need.count)
+        if asked not in known:
+            known[asked] = tuple(state.profiles(need) if need.isolation == "slice" else state.debit(need) is None for state in self._boards)
+        stamp: tuple[object, ...] = known[asked]
+        return stamp
 
     def kind(self, what: tuple[t.Any, ...]) -> int:
         """A number for each kind of need, for it is asked for often."""
