@@ -157,7 +157,7 @@ def measure(quick: bool) -> dict[str, t.Any]:
     sizes = (100,) if quick else (100, 1_000)
     packed = [static(key, known[key], mix, size) for key in BOARDS for mix in MIXES for size in sizes]
     bound = Repack(BOARDS[BOARD], known[BOARD], plain(BOARDS[BOARD]))
-    mixes, loads, count = (("inference",), (1.0,), 1_500) if quick else (FIVE, LOADS, 4_000)
+    mixes, loads, count = (("inference",), (1.0,), 1_500) if quick else (FIVE, LOADS, 3_000)
     churned = [churn(known[BOARD], bound, mix, load, count) for mix in mixes for load in loads]
     gone = lost(known[BOARD])
     named = [(f"{one['board']}, {one['mix']}, {one['services']}", one) for one in packed]
