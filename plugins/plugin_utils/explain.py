@@ -8,15 +8,16 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from weakref import WeakKeyDictionary
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way, words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
@@ -57,7 +58,8 @@ def _explained(fleet: Fleet, need: Need, replica: int, before: Placement | None)
         return f"no host has the environment '{need.environment}'", help_
     if not any(host.host.may_have(need) for host in hosts):
         return _no_host_for_the_data(hosts, need)
-    case = Case(fleet, [host for host in hosts if not host.host.down and host.host.may_have(need)], need, f"{need.service}-{replica}")
+    able = [host for host in hosts if not host.host.down and host.host.may_have(need)]
+    case = Case(fleet, able, need, f"{need.service}-{replica}", before is None)
     return _reason(case, hosts), next(text for helper in _HELPERS for text in helper(case))
 
 
@@ -109,8 +111,7 @@ def _merged(case: Case, groups: Mapping[str, Sequence[HostState]]) -> dict[str, 
     merged: dict[str, list[HostState]] = {}
     for kind, reasons in alike.items():
         there = sorted((host for reason in reasons for host in groups[reason]), key=lambda host: host.host.name)
-        counts = sum((Counter(_refusals(case, host)) for host in there), Counter[str]()) if kind == _GPUS else None
-        merged[reasons[0] if len(reasons) == 1 else kind if counts is None else _counted(counts)] = there
+        merged[reasons[0] if len(reasons) == 1 else _total(case, there) if kind == _GPUS else kind] = there
     return merged
 
 
@@ -128,16 +129,17 @@ def _kind(case: Case, host: HostState) -> str:
     return _GPUS if _by_gpus(case, host) else ""
 
 
-def _refusals(case: Case, host: HostState) -> Iterator[str]:
-    """What each GPU says that cannot take the replica, without names."""
-    found = (gpu_refusal(state, case.need, told=False) for state in host.gpus)
-    return (refusal for refusal in found if refusal is not None)
+def _total(case: Case, hosts: Iterable[HostState]) -> str:
+    """What all GPUs of these hosts say, without names."""
+    counts = Counter(refusal for host in hosts for refusal in case.refusals(host, told=False))
+    few = [f"{_gpus(counts[None])} free, on no host the {case.need.count} needed"] if counts[None] else []
+    return ", ".join([*few, _counted(counts)])
 
 
-def _counted(refusals: Mapping[str, int]) -> str:
+def _counted(refusals: Mapping[str | None, int]) -> str:
     """What GPUs say, the most frequent first."""
-    ordered = sorted(refusals.items(), key=lambda entry: (-entry[1], entry[0]))
-    return ", ".join(f"{_gpus(count)} {text}" for text, count in ordered)
+    ordered = sorted((-count, text) for text, count in refusals.items() if text is not None)
+    return ", ".join(f"{_gpus(-count)} {text}" for count, text in ordered)
 
 
 def _by_gpus(case: Case, host: HostState) -> bool:
@@ -164,7 +166,7 @@ def _host_reason(case: Case, host: HostState) -> str:
         return rule
     if not host.gpus:
         return "no GPU"
-    open_, counts = case.open(host), Counter(refusal for refusal in case.refusals(host) if refusal is not None)
+    open_, counts = case.open(host), Counter(case.refusals(host))
     if open_ >= need.count and (unjoined := link_refusal(host, need)) is not None:
         return unjoined
     if open_ >= need.count:
@@ -173,7 +175,9 @@ def _host_reason(case: Case, host: HostState) -> str:
             return ports
         lost = in_the_way(case.fleet, host, need)
         return words(need, lost) if lost else f"no {need.count} free GPUs of one board"
-    return ", ".join([*([f"{_gpus(open_)} free of the {need.count} needed"] if open_ else []), *([_counted(counts)] if counts else [])])
+    return ", ".join(
+        [*([f"{_gpus(open_)} free of the {need.count} needed"] if open_ else []), *([_counted(counts)] if open_ < len(host.gpus) else [])]
+    )
 
 
 def link_refusal(host: HostState, need: Need) -> str | None:
@@ -249,13 +253,24 @@ class Case:
     hosts: Sequence[HostState]
     need: Need
     name: str
-    known: dict[str, list[str | None]] = field(default_factory=dict)
+    # Does it hold no place itself? Then hosts remember what they said: the fleet changes no more.
+    lasting: bool
+    known: dict[object, list[str | None]] = field(default_factory=dict)
 
-    def refusals(self, host: HostState) -> list[str | None]:
+    @cached_property
+    def asked(self) -> tuple[object, ...]:
+        """Equal for replicas to which every GPU says the same."""
+        own = self.need.service if self.need.rules.max_per_gpu is not None else ""
+        return ("refusals", question_of(self.fleet, self.need), self.need.team, own)
+
+    def refusals(self, host: HostState, told: bool = True) -> list[str | None]:
         """What each GPU of a host says (:func:`gpu_refusal`)."""
-        if host.host.name not in self.known:
-            self.known[host.host.name] = [gpu_refusal(state, self.need) for state in host.gpus]
-        return self.known[host.host.name]
+        known = host.answers if self.lasting else self.known
+        asked = (*self.asked, host.host.name, told)
+        if asked not in known:
+            known[asked] = [gpu_refusal(state, self.need, told) for state in host.gpus]
+        found: list[str | None] = known[asked]
+        return found
 
     def open(self, host: HostState) -> int:
         """How many GPUs of a host could take it."""
@@ -306,8 +321,10 @@ def _help_moves(case: Case) -> Iterator[str]:
 
 def _gpu_moves(case: Case, state: GpuState) -> Iterator[Move]:
     """Everybody who is on a GPU that is something else by now, if it may become what is needed."""
+    if state.mode == MODE_OF[case.need.isolation] or not _could_be(state, case.need):
+        return
     held = _held(case, state)
-    if held and state.mode != MODE_OF[case.need.isolation] and _could_be(state, case.need):
+    if held:
         text = f"{state.host.name} {state.gpu.short} has room for it only if {_names(held)} {_verb(held)}"
         yield (len(held), state.gpu.memory_mib, state.host.name, state.gpu.pci, 0, ""), partial(str, text)
 
