@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import typing as t
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,8 +33,8 @@ MAX_GROUPS = 5
 
 # What was said in one fleet of each kind of need: many services ask for the same, and none of them has a place to give back.
 _SAID: WeakKeyDictionary[Fleet, dict[Need, tuple[str, str]]] = WeakKeyDictionary()
-# By what is asked of a GPU: who would have to leave which slices, the fewest first.
-_SLICES: WeakKeyDictionary[Fleet, dict[Need, list[tuple[HostState, tuple[str, ...], Move]]]] = WeakKeyDictionary()
+# By what is asked of a GPU: who would have to leave what, the fewest first.
+_MOVES: WeakKeyDictionary[Fleet, dict[Need, list[tuple[HostState, tuple[str, ...], Move]]]] = WeakKeyDictionary()
 
 
 def explain(fleet: Fleet, need: Need, replica: int, before: Placement | None) -> tuple[str, str]:
@@ -166,7 +167,7 @@ def _host_reason(case: Case, host: HostState) -> str:
         return rule
     if not host.gpus:
         return "no GPU"
-    open_, counts = case.open(host), Counter(case.refusals(host))
+    open_, others = case.said(host)
     if open_ >= need.count and (unjoined := link_refusal(host, need)) is not None:
         return unjoined
     if open_ >= need.count:
@@ -175,9 +176,7 @@ def _host_reason(case: Case, host: HostState) -> str:
             return ports
         lost = in_the_way(case.fleet, host, need)
         return words(need, lost) if lost else f"no {need.count} free GPUs of one board"
-    return ", ".join(
-        [*([f"{_gpus(open_)} free of the {need.count} needed"] if open_ else []), *([_counted(counts)] if open_ < len(host.gpus) else [])]
-    )
+    return ", ".join(filter(None, [f"{_gpus(open_)} free of the {need.count} needed" if open_ else "", others]))
 
 
 def link_refusal(host: HostState, need: Need) -> str | None:
@@ -255,7 +254,7 @@ class Case:
     name: str
     # Does it hold no place itself? Then hosts remember what they said: the fleet changes no more.
     lasting: bool
-    known: dict[object, list[str | None]] = field(default_factory=dict)
+    known: dict[object, t.Any] = field(default_factory=dict)
 
     @cached_property
     def asked(self) -> tuple[object, ...]:
@@ -274,7 +273,17 @@ class Case:
 
     def open(self, host: HostState) -> int:
         """How many GPUs of a host could take it."""
-        return self.refusals(host).count(None)
+        return self.said(host)[0]
+
+    def said(self, host: HostState) -> tuple[int, str]:
+        """How many GPUs of a host could take it, and what the others say."""
+        known = host.answers if self.lasting else self.known
+        asked = (*self.asked, host.host.name, "said")
+        if asked not in known:
+            refusals = self.refusals(host)
+            known[asked] = refusals.count(None), _counted(Counter(refusals))
+        found: tuple[int, str] = known[asked]
+        return found
 
     def movable(self, owner: str) -> bool:
         """Can ``owner`` be asked to move? Nothing moves an adopted service, and another replica of the same would need the same place."""
@@ -303,30 +312,23 @@ def _help_host(case: Case) -> Iterator[str]:
 
 def _help_moves(case: Case) -> Iterator[str]:
     """The fewest services that would have to move: from a place on one GPU, from one GPU, or from several of one host."""
-    found: list[Move] = []
     hosts = [host for host in case.hosts if not host.free.shortage(case.need.resources)]
-    for host in hosts:
-        if case.need.isolation == "exclusive":
-            found.extend(_whole_moves(case, host))
-            continue
-        for state in host.gpus:
-            found.extend(_gpu_moves(case, state))
-    if case.need.isolation == "slice":
+    if case.need.isolation == "exclusive":
+        found = [move for host in hosts for move in _whole_moves(case, host)]
+    else:
         able = {id(host) for host in hosts}
-        moves = (move for host, owners, move in _slice_moves(case) if id(host) in able and all(map(case.movable, owners)))
-        found.extend(itertools.islice(moves, 1))
+        moves = (move for host, owners, move in _moves(case) if id(host) in able and all(map(case.movable, owners)))
+        found = list(itertools.islice(moves, 1))
     if found:
         yield min(found, key=lambda move: move[0])[1]()
 
 
-def _gpu_moves(case: Case, state: GpuState) -> Iterator[Move]:
+def _emptied(state: GpuState, need: Need) -> Iterator[tuple[tuple[str, ...], Move]]:
     """Everybody who is on a GPU that is something else by now, if it may become what is needed."""
-    if state.mode == MODE_OF[case.need.isolation] or not _could_be(state, case.need):
-        return
-    held = _held(case, state)
-    if held:
+    held = tuple(state.names())
+    if held and state.mode != MODE_OF[need.isolation] and len(state.fixed) == len(state.owners) and _could_be(state, need):
         text = f"{state.host.name} {state.gpu.short} has room for it only if {_names(held)} {_verb(held)}"
-        yield (len(held), state.gpu.memory_mib, state.host.name, state.gpu.pci, 0, ""), partial(str, text)
+        yield held, ((len(held), state.gpu.memory_mib, state.host.name, state.gpu.pci, 0, ""), partial(str, text))
 
 
 def _held(case: Case, state: GpuState) -> list[str]:
@@ -345,30 +347,33 @@ def _could_be(state: GpuState, need: Need) -> bool:
     return need.memory_mib <= gpu.memory_mib - (state.host.shared_reserve_mib if mode == "shared" else 0)
 
 
-def _slice_moves(case: Case) -> list[tuple[HostState, tuple[str, ...], Move]]:
-    """(Host, who would have to leave, the words), the fewest slices first: of all GPUs that may be cut, whoever asks this of one."""
+def _moves(case: Case) -> list[tuple[HostState, tuple[str, ...], Move]]:
+    """(Host, who would have to leave, the words), the fewest first: of all GPUs, whoever asks this of one."""
     need = case.need
     bare = replace(need, service="", replicas=1, priority=0, resources=Resources(), ports=(), team="", rules=Rules())
-    known = _SLICES.setdefault(case.fleet, {})
+    known = _MOVES.setdefault(case.fleet, {})
     if bare not in known:
-        cut = [
-            (host, state)
+        found = [
+            (host, *each)
             for host in case.hosts
             for state in host.gpus
-            if state.cutter is not None and state.gpu.pin is None and state.serves(need) and state.refusal("mig") is None
+            for each in (*_emptied(state, bare), *(_moves_on(state, bare) if need.isolation == "slice" else ()))
         ]
-        known[bare] = sorted((each for host, state in cut for each in _moves_on(host, state, need)), key=lambda each: each[2][0])
+        known[bare] = sorted(found, key=lambda each: each[2][0])
     return known[bare]
 
 
-def _moves_on(host: HostState, state: GpuState, need: Need) -> Iterator[tuple[HostState, tuple[str, ...], Move]]:
+def _moves_on(state: GpuState, need: Need) -> Iterator[tuple[tuple[str, ...], Move]]:
+    """Everybody who is where a slice could be, on a GPU that may be cut."""
+    if state.cutter is None or state.gpu.pin is not None or not state.serves(need) or state.refusal("mig") is not None:
+        return
     where = f"{state.host.name} {state.gpu.short}"
-    for start, profile, blockers, memory in () if state.cutter is None else state.cutter.ways(state.fixed, _acceptable(state, need)):
+    for start, profile, blockers, memory in state.cutter.ways(state.fixed, _acceptable(state, need)):
         owners = tuple(state.owners[one] for one in blockers if one in state.owners)
         if len(owners) == len(blockers):
             rank = (len(blockers), memory, state.host.name, state.gpu.pci, start, profile)
             held = tuple(zip(owners, blockers, strict=True))
-            yield host, owners, (rank, partial(_slice_words, where, profile, start, held))
+            yield owners, (rank, partial(_slice_words, where, profile, start, held))
 
 
 def _slice_words(where: str, profile: str, start: int, held: Sequence[tuple[str | None, Slice]]) -> str:
