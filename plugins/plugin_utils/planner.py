@@ -45,6 +45,8 @@ __all__ = ["Offer", "make_plan", "offers", "without_sweeps"]
 # each will do; where rules and priorities chase each other in a circle, it ends here.
 ROUNDS = 8
 TURNS = 8
+# Services times hosts up to which a fleet is planned in both orders.
+SMALL = 6_000
 Rank = tuple[t.Any, ...]
 # One turn: a replica; or all of a service that are to be placed together, or not at all.
 Turn = tuple[Need, tuple[int, ...]]
@@ -79,14 +81,26 @@ def make_plan(problem: Problem, trial: bool = False) -> Solution:
     ``trial``: only who has which place one by one, without a reason for those who have none. On a fleet that serves, all of them have one
     in the plan that is made in earnest too.
     """
-    draft = begin(problem)
-    missing = _Queue(draft, {}).run()
+    draft, missing = _one_by_one(problem)
     if trial:
         return _solution(draft, missing, words=False)
     better, proof = _together(problem, draft, missing)
     if better is not None:
         draft, missing = better
     return _solution(draft, missing, words=True, proof=proof)
+
+
+def _one_by_one(problem: Problem) -> tuple[Draft, _Missing]:
+    """Everybody in turn. On a small fleet on which others may move, in both orders, and the plan that is worth more counts: what is opened
+    for a large one, others may share."""
+    draft = begin(problem)
+    missing = _Queue(draft, {}).run()
+    if not missing or not problem.moves or len(problem.needs) * len(problem.hosts) > SMALL:
+        return draft, missing
+    other = begin(problem)
+    left = _Queue(other, {}, patient=False).run()
+    one, two = (objective(problem, _solution(each, rest, words=False)) for each, rest in ((draft, missing), (other, left)))
+    return (other, left) if two > one else (draft, missing)
 
 
 def _solution(draft: Draft, missing: _Missing, words: bool, proof: Proof | None = None) -> Solution:
@@ -171,9 +185,11 @@ class _Queue:
     again, until nobody gives anything back any more: planning again from this plan then changes nothing. The same holds for who moves.
     """
 
-    def __init__(self, draft: Draft, hints: Mapping[Key, Hint]) -> None:
+    def __init__(self, draft: Draft, hints: Mapping[Key, Hint], patient: bool = True) -> None:
+        """``patient``: others make room only after all of a priority who need nobody to; else at once, for the largest first."""
         self._draft = draft
         self._hints = hints
+        self._patient = patient
         self._room = Room(draft)
         self._heap: list[_Entry] = []
 
@@ -188,7 +204,7 @@ class _Queue:
             while self._heap and turns > 0:
                 turns -= 1
                 _rank, _first, service, replicas, last = heapq.heappop(self._heap)
-                self._turn(draft.needs[service], replicas, last)
+                self._turn(draft.needs[service], replicas, last or not self._patient)
             missing = self._missing()
             if not missing or (not draft.freed and not self._heap):
                 return missing

@@ -65,6 +65,19 @@ def test_who_needs_nobody_to_make_room_comes_before_a_larger_one_that_does() -> 
     assert left == []
 
 
+def test_what_is_opened_for_a_large_one_serves_others_too() -> None:
+    """In the order in which nobody makes room before the others are served, the two slices would be in the way of the four sharers."""
+    before = [place(f"there-{slot}", f"0:1g.10gb@{slot}") for slot in range(5)] + [
+        place(f"alone-{slot}", f"1:1g.10gb@{slot}") for slot in (0, 1)
+    ]
+    sharers = [need("big", "shared", 10240), *(need(f"small-{number}", "shared", 3072) for number in range(3))]
+    needs = [*(need(each.service) for each in before), *sharers, need("new-0"), need("new-1")]
+    hosts = [host(gpu(0, mig=True), gpu(1, mig=True), modes=("mig", "shared"), shared_max=8)]
+    places, left, _solution = solved(replace(problem(hosts, needs, before), moves=3))
+    assert {name for name in places if name.startswith(("big", "small"))} == {"big-1", "small-0-1", "small-1-1", "small-2-1"}
+    assert [(name, way) for name, _by, way in left] == [("alone-0-1", "moved"), ("alone-1-1", "moved")]
+
+
 def test_two_move_where_two_have_another_place_however_many_single_ones_have_none() -> None:
     crowd = [gpu(number, mig=True) for number in range(30)]
     before = [place(f"big-{number}-{start}", f"{number}:3g.40gb@{start}") for number in range(30) for start in (0, 4)]
