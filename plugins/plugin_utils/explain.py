@@ -93,10 +93,13 @@ def _reason(case: Case, hosts: Sequence[HostState]) -> str:
     Where those are too many to tell, reasons that differ in numbers and names are told as one, with the sum of the GPUs.
     """
     groups: dict[str, list[HostState]] = {}
+    kinds: dict[str, str] = {}
     for host in hosts:
-        groups.setdefault(_host_reason(case, host), []).append(host)
+        reason, kind = _host_reason(case, host)
+        groups.setdefault(reason, []).append(host)
+        kinds[reason] = kind
     if len(groups) > MAX_GROUPS:
-        groups = _merged(case, groups)
+        groups = _merged(case, groups, kinds)
     named = ((reason, [host.host.name for host in each]) for reason, each in groups.items())
     ordered = sorted(named, key=lambda one: (-len(one[1]), one[1]))
     texts = [f"{_names(names)}: {reason}" for reason, names in ordered[:MAX_GROUPS]]
@@ -105,10 +108,10 @@ def _reason(case: Case, hosts: Sequence[HostState]) -> str:
     return "; ".join([*texts, *([f"and {more}"] if rest else [])])
 
 
-def _merged(case: Case, groups: Mapping[str, Sequence[HostState]]) -> dict[str, list[HostState]]:
+def _merged(case: Case, groups: Mapping[str, Sequence[HostState]], kinds: Mapping[str, str]) -> dict[str, list[HostState]]:
     alike: dict[str, list[str]] = {}
-    for reason, hosts in groups.items():
-        alike.setdefault(_kind(case, hosts[0]) or reason, []).append(reason)
+    for reason in groups:
+        alike.setdefault(kinds[reason] or reason, []).append(reason)
     merged: dict[str, list[HostState]] = {}
     for kind, reasons in alike.items():
         there = sorted((host for reason in reasons for host in groups[reason]), key=lambda host: host.host.name)
@@ -118,16 +121,6 @@ def _merged(case: Case, groups: Mapping[str, Sequence[HostState]]) -> dict[str, 
 
 # The kind of all reasons that are those of a host's GPUs.
 _GPUS = "GPUs"
-
-
-def _kind(case: Case, host: HostState) -> str:
-    """What a host's reason has in common with those of others; '' for nothing."""
-    if host.host.down or not host.host.may_have(case.need):
-        return ""
-    short = host.free.shortage(case.need.resources)
-    if short:
-        return ", ".join(f"needs {_amount(kind, want)} and has less left" for kind, (want, _have) in short.items())
-    return _GPUS if _by_gpus(case, host) else ""
 
 
 def _total(case: Case, hosts: Iterable[HostState]) -> str:
@@ -143,40 +136,39 @@ def _counted(refusals: Mapping[str | None, int]) -> str:
     return ", ".join(f"{_gpus(-count)} {text}" for count, text in ordered)
 
 
-def _by_gpus(case: Case, host: HostState) -> bool:
-    """Is it that too few of its GPUs could take the replica, and nothing else of an open host with room?"""
-    return host.rule_refusal(case.need) is None and case.open(host) < min(case.need.count, len(host.gpus))
-
-
 def _names(names: Sequence[str]) -> str:
     shown = ", ".join(names[:MAX_NAMES])
     return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"
 
 
-def _host_reason(case: Case, host: HostState) -> str:
+def _host_reason(case: Case, host: HostState) -> tuple[str, str]:
+    """(What is in the way on a host, what that has in common with the reasons of others: '' for nothing)."""
     if host.host.down:
-        return "down"
+        return "down", ""
     need = case.need
     if not host.host.may_have(need):
-        return f"may not have data of class '{need.data_class}' (fleet_data_classes)"
+        return f"may not have data of class '{need.data_class}' (fleet_data_classes)", ""
     short = host.free.shortage(need.resources)
     if short:
-        return ", ".join(f"needs {_amount(kind, want)} and has {_amount(kind, max(have, 0))} left" for kind, (want, have) in short.items())
+        amounts = [(_amount(kind, want), _amount(kind, max(have, 0))) for kind, (want, have) in short.items()]
+        exact = ", ".join(f"needs {want} and has {have} left" for want, have in amounts)
+        return exact, ", ".join(f"needs {want} and has less left" for want, _have in amounts)
     rule = host.rule_refusal(need)
     if rule is not None:
-        return rule
+        return rule, ""
     if not host.gpus:
-        return "no GPU"
+        return "no GPU", ""
     open_, others = case.said(host)
     if open_ >= need.count and (unjoined := link_refusal(host, need)) is not None:
-        return unjoined
+        return unjoined, ""
     if open_ >= need.count:
         ports = host.choose_ports(need, case.name, {}, case.fleet.asked)
         if isinstance(ports, str):
-            return ports
+            return ports, ""
         lost = in_the_way(case.fleet, host, need)
-        return words(need, lost) if lost else f"no {need.count} free GPUs of one board"
-    return ", ".join(filter(None, [f"{_gpus(open_)} free of the {need.count} needed" if open_ else "", others]))
+        return words(need, lost) if lost else f"no {need.count} free GPUs of one board", ""
+    few = f"{_gpus(open_)} free of the {need.count} needed" if open_ else ""
+    return ", ".join(filter(None, [few, others])), _GPUS if others else ""
 
 
 def link_refusal(host: HostState, need: Need) -> str | None:

@@ -99,8 +99,12 @@ def _one_by_one(problem: Problem) -> tuple[Draft, _Missing]:
         return draft, missing
     other = begin(problem)
     left = _Queue(other, {}, patient=False).run()
-    one, two = (objective(problem, _solution(each, rest, words=False)) for each, rest in ((draft, missing), (other, left)))
-    return (other, left) if two > one else (draft, missing)
+    return (other, left) if _worth(other, left) > _worth(draft, missing) else (draft, missing)
+
+
+def _worth(draft: Draft, missing: _Missing) -> tuple[float, ...]:
+    """By the objective: more is better."""
+    return objective(draft.problem, _solution(draft, missing, words=False))
 
 
 def _solution(draft: Draft, missing: _Missing, words: bool, proof: Proof | None = None) -> Solution:
@@ -143,10 +147,10 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
     left, best = missing, draft
     if found.better:
         left = _Queue(start, found.hints).run()
-        one, all_ = (objective(problem, _solution(each, rest, words=False)) for each, rest in ((draft, missing), (start, left)))
+        one, all_ = _worth(draft, missing), _worth(start, left)
         best = start if all_ > one and must <= set(start.placed) else draft
         again = _without_what_failed(problem, waiting, best, found.most) if found.small and not draft.kept else None
-        if again is not None and objective(problem, _solution(*again, words=False)) > max(one, all_):
+        if again is not None and _worth(*again) > max(one, all_):
             start, left = again
             best = start
     now = _reached(waiting, best)
