@@ -232,6 +232,7 @@ b,12000,16384,1,1000,V100M16|V100M32,LS
 c,3000,1024,0,,,BE
 d,64000,262144,8,1000,,LS
 e,8000,30517.5,1,,T4,LS
+f,4000,15258,1,220,nan,BE
 """
 
 
@@ -243,13 +244,25 @@ def test_a_trace_of_pods_is_read(tmp_path: Path) -> None:
         world.Request(3000, 1024, 0, 0),
         world.Request(64000, 262144, 8, 1000),
         world.Request(8000, 30518, 1, 1000, ("T4",)),
+        world.Request(4000, 15258, 1, 220),
     ]
+
+
+def test_the_mix_of_the_published_trace_is_read() -> None:
+    mix = world.read_mix(world.PUBLISHED)
+    nodes = world.make_nodes(mix.fleet, 1_213, "1")
+    assert abs(world.capacity(nodes) / 1000 / 6_212 - 1) < 0.01
+    sizes = [request.size for request in itertools.islice(world.draw(mix, "1"), 5_000)]
+    # About the proportions that the paper tells of all pods: of CPU alone, a part of a GPU, and several.
+    assert abs(sizes.count(0) / 5_000 - 0.133) < 0.03
+    assert abs(sum(0 < size < 1000 for size in sizes) / 5_000 - 0.378) < 0.06
+    assert 0.003 < sum(size > 1000 for size in sizes) / 5_000 < 0.02
 
 
 @pytest.mark.parametrize("row", ["x,1000,1024,2,500,,", "x,1000,1024,1,1500,,", "x,-1,1024,1,500,,"])
 def test_a_row_that_makes_no_sense_is_named(tmp_path: Path, row: str) -> None:
     (tmp_path / "pods.csv").write_text(f"{PODS}{row}\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"pods\.csv:7"):
+    with pytest.raises(ValueError, match=r"pods\.csv:8"):
         world.read_trace(tmp_path / "pods.csv")
 
 
@@ -262,8 +275,8 @@ NODES_FILE = "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,2,T4\nn2,96000,
 BAD_FILES = {
     "no column num_gpu": ("--trace", PODS.replace("num_gpu", "gpus")),
     "nothing but a header": ("--trace", PODS.splitlines()[0]),
-    "pods:7: cpu_milli is 'x', not a number": ("--trace", f"{PODS}f,x,1,1,500,,\n"),
-    "pods:7: cpu_milli is 'inf', not a number": ("--trace", f"{PODS}f,inf,1,1,500,,\n"),
+    "pods:8: cpu_milli is 'x', not a number": ("--trace", f"{PODS}f,x,1,1,500,,\n"),
+    "pods:8: cpu_milli is 'inf', not a number": ("--trace", f"{PODS}f,inf,1,1,500,,\n"),
     "no request asks for a GPU": ("--trace", "cpu_milli,memory_mib,num_gpu,gpu_milli\n1000,1024,0,\n"),
     "pods:4: not a node": ("--nodes", f"{NODES_FILE}n1,64000,262144,2,T4\n"),
     "no node has a GPU": ("--nodes", "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,0,\n"),

@@ -156,6 +156,10 @@ MIXES = {
 }
 
 
+# Few shapes that come again and again, CPU of odd sizes, and nodes with little of it: unlike the mixes above.
+PUBLISHED = Path(__file__).parent / "published.json"
+
+
 def read_mix(path: Path) -> Mix:
     """A mix from a JSON file: ``{"requests": [...], "fleet": [...]}`` with the keys of the built-in ones; the fleet may be left out.
 
@@ -199,7 +203,8 @@ def _every(asks: dict[str, t.Any]) -> t.Iterator[tuple[int, int, int, int]]:
 
 
 def _spec(text: str) -> tuple[str, ...]:
-    return tuple(sorted({part.strip() for part in text.split("|") if part.strip()}))
+    """Models; empty for any, which some programs write into a CSV as ``nan``."""
+    return tuple(sorted({part.strip() for part in text.split("|")} - {"", "nan"}))
 
 
 def draw(mix: Mix, seed: str) -> t.Iterator[Request]:

@@ -282,13 +282,15 @@ def same_again(case: Case, violations: list[str]) -> None:
 
 
 def measure(quick: bool) -> dict[str, t.Any]:
-    """Figures for every built-in mix; each is also placed with what was learnt on another one."""
+    """Figures for every built-in mix and that of a published trace; each is also placed with what was learnt on another one."""
     violations: list[str] = []
     names = list(world.MIXES)
     seeds = ["1", "2"] if quick else [str(number) for number in range(1, 6)]
     count = 24 if quick else 120
     pairs = [(name, names[(place + 3) % len(names)]) for place, name in enumerate(names)]
     cases = [built_in(world.MIXES[name], world.MIXES[other], count) for name, other in pairs if not quick or name in QUICK]
+    if not quick:
+        cases.append(built_in(world.read_mix(world.PUBLISHED), world.MIXES["default"], count))
     mixes = {case.name: measure_case(case, seeds, 1, violations) for case in cases}
     same_again(built_in(world.MIXES["default"], world.MIXES["cpu-tight"], 24), violations)
     return {
