@@ -158,6 +158,7 @@ class Search:
         self.at: dict[str, list[Placement]] = {}
         self.earlier: dict[tuple[str, int], set[str]] = {}
         self.known: dict[Need, _Known] = {}
+        self._boards: dict[t.Any, list[tuple[Host | None, Gpu]]] = {}
         self.movers: list[str] = []
         # By edits: who has a place in the whole fleet after them.
         self.whole: dict[tuple[Edit, ...], set[Key] | None] = {}
@@ -443,17 +444,20 @@ class Search:
 
     def _board(self, need: Need) -> tuple[Host | None, Gpu] | None:
         """A kind of GPU that would serve when it is empty: the smallest that the fleet has, else of those that can be bought."""
-        own = [(host, gpu) for host in self.now.hosts if host.environment == need.environment for gpu in host.gpus]
-        for several in (own, [(None, gpu) for gpu in self.boards]):
-            kinds: dict[tuple[int, str], tuple[Host | None, Gpu]] = {}
-            for host, gpu in several:
-                if not must_join(need) or width(gpu) >= need.count:
-                    kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
-            for kind in sorted(kinds):
-                host, gpu = kinds[kind]
-                if need.wants(gpu.board) and serves(need, gpu):
-                    return host, gpu
-        return None
+        asked = (need.environment, need.count if must_join(need) else 0)
+        if asked not in self._boards:
+            own = [(host, gpu) for host in self.now.hosts if host.environment == need.environment for gpu in host.gpus]
+            self._boards[asked] = [*_kinds(own, asked[1]), *_kinds([(None, gpu) for gpu in self.boards], asked[1])]
+        return next(((host, gpu) for host, gpu in self._boards[asked] if need.wants(gpu.board) and serves(need, gpu)), None)
+
+
+def _kinds(several: Sequence[tuple[Host | None, Gpu]], joined: int) -> list[tuple[Host | None, Gpu]]:
+    """The first GPU of each kind that NVLink joins with so many others, the smallest kind first."""
+    kinds: dict[tuple[int, str], tuple[Host | None, Gpu]] = {}
+    for host, gpu in several:
+        if not joined or width(gpu) >= joined:
+            kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
+    return [kinds[kind] for kind in sorted(kinds)]
 
 
 def _change(option: Option) -> Change:

@@ -92,15 +92,11 @@ def _reason(case: Case, hosts: Sequence[HostState]) -> str:
 
     Where those are too many to tell, reasons that differ in numbers and names are told as one, with the sum of the GPUs.
     """
-    groups: dict[str, list[HostState]] = {}
-    kinds: dict[str, str] = {}
+    groups: dict[_Reason, list[HostState]] = {}
     for host in hosts:
-        reason, kind = _host_reason(case, host)
-        groups.setdefault(reason, []).append(host)
-        kinds[reason] = kind
-    if len(groups) > MAX_GROUPS:
-        groups = _merged(case, groups, kinds)
-    named = ((reason, [host.host.name for host in each]) for reason, each in groups.items())
+        groups.setdefault(_host_reason(case, host), []).append(host)
+    told = {reason.text: there for reason, there in groups.items()} if len(groups) <= MAX_GROUPS else _merged(case, groups)
+    named = ((text, [host.host.name for host in each]) for text, each in told.items())
     ordered = sorted(named, key=lambda one: (-len(one[1]), one[1]))
     texts = [f"{_names(names)}: {reason}" for reason, names in ordered[:MAX_GROUPS]]
     rest = sum(len(names) for _reason, names in ordered[MAX_GROUPS:])
@@ -108,15 +104,22 @@ def _reason(case: Case, hosts: Sequence[HostState]) -> str:
     return "; ".join([*texts, *([f"and {more}"] if rest else [])])
 
 
-def _merged(case: Case, groups: Mapping[str, Sequence[HostState]], kinds: Mapping[str, str]) -> dict[str, list[HostState]]:
-    alike: dict[str, list[str]] = {}
+def _merged(case: Case, groups: Mapping[_Reason, Sequence[HostState]]) -> dict[str, list[HostState]]:
+    alike: dict[str, list[_Reason]] = {}
     for reason in groups:
-        alike.setdefault(kinds[reason] or reason, []).append(reason)
+        alike.setdefault(reason.kind or reason.text, []).append(reason)
     merged: dict[str, list[HostState]] = {}
     for kind, reasons in alike.items():
         there = sorted((host for reason in reasons for host in groups[reason]), key=lambda host: host.host.name)
-        merged[reasons[0] if len(reasons) == 1 else _total(case, there) if kind == _GPUS else kind] = there
+        merged[reasons[0].text if len(reasons) == 1 else _total(case, there) if kind == _GPUS else kind] = there
     return merged
+
+
+class _Reason(t.NamedTuple):
+    """What is in the way on a host, and what that has in common with the reasons of others: '' for nothing."""
+
+    text: str
+    kind: str = ""
 
 
 # The kind of all reasons that are those of a host's GPUs.
@@ -125,8 +128,11 @@ _GPUS = "GPUs"
 
 def _total(case: Case, hosts: Iterable[HostState]) -> str:
     """What all GPUs of these hosts say, without names."""
-    counts = Counter(refusal for host in hosts for refusal in case.refusals(host, told=False))
-    few = [f"{_gpus(counts[None])} free, on no host the {case.need.count} needed"] if counts[None] else []
+    counts: dict[str | None, int] = {}
+    for host in hosts:
+        for refusal, count in case.counts(host).items():
+            counts[refusal] = counts.get(refusal, 0) + count
+    few = [f"{_gpus(counts[None])} free, on no host the {case.need.count} needed"] if None in counts else []
     return ", ".join([*few, _counted(counts)])
 
 
@@ -141,34 +147,31 @@ def _names(names: Sequence[str]) -> str:
     return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"
 
 
-def _host_reason(case: Case, host: HostState) -> tuple[str, str]:
-    """(What is in the way on a host, what that has in common with the reasons of others: '' for nothing)."""
+def _host_reason(case: Case, host: HostState) -> _Reason:
     if host.host.down:
-        return "down", ""
+        return _Reason("down")
     need = case.need
     if not host.host.may_have(need):
-        return f"may not have data of class '{need.data_class}' (fleet_data_classes)", ""
+        return _Reason(f"may not have data of class '{need.data_class}' (fleet_data_classes)")
     short = host.free.shortage(need.resources)
     if short:
         amounts = [(_amount(kind, want), _amount(kind, max(have, 0))) for kind, (want, have) in short.items()]
         exact = ", ".join(f"needs {want} and has {have} left" for want, have in amounts)
-        return exact, ", ".join(f"needs {want} and has less left" for want, _have in amounts)
-    rule = host.rule_refusal(need)
-    if rule is not None:
-        return rule, ""
+        return _Reason(exact, ", ".join(f"needs {want} and has less left" for want, _have in amounts))
+    if case.alone and (rule := host.rule_refusal(need)) is not None:
+        return _Reason(rule)
     if not host.gpus:
-        return "no GPU", ""
-    open_, others = case.said(host)
-    if open_ >= need.count and (unjoined := link_refusal(host, need)) is not None:
-        return unjoined, ""
-    if open_ >= need.count:
-        ports = host.choose_ports(need, case.name, {}, case.fleet.asked)
-        if isinstance(ports, str):
-            return ports, ""
-        lost = in_the_way(case.fleet, host, need)
-        return words(need, lost) if lost else f"no {need.count} free GPUs of one board", ""
-    few = f"{_gpus(open_)} free of the {need.count} needed" if open_ else ""
-    return ", ".join(filter(None, [few, others])), _GPUS if others else ""
+        return _Reason("no GPU")
+    open_, few = case.said(host)
+    if open_ < need.count:
+        return few
+    if (unjoined := link_refusal(host, need)) is not None:
+        return _Reason(unjoined)
+    ports = host.choose_ports(need, case.name, {}, case.fleet.asked)
+    if isinstance(ports, str):
+        return _Reason(ports)
+    lost = in_the_way(case.fleet, host, need)
+    return _Reason(words(need, lost) if lost else f"no {need.count} free GPUs of one board")
 
 
 def link_refusal(host: HostState, need: Need) -> str | None:
@@ -205,16 +208,20 @@ def what(need: Need) -> str:
     return " and ".join(parts) or "it"
 
 
-def gpu_refusal(state: GpuState, need: Need, told: bool = True) -> str | None:
-    """Why this GPU cannot take one more replica; None when it can. ``told``: with the names of those who have it."""
+def gpu_refusal(state: GpuState, need: Need) -> str | None:
+    """Why this GPU cannot take one more replica; None when it can."""
+    return _refusal(state, need, state.refusal(MODE_OF[need.isolation], need.sharing))
+
+
+def _refusal(state: GpuState, need: Need, shut: str | None) -> str | None:
+    """``shut``: why nothing new of the need's mode can be put there, whoever asks."""
     if not need.wants(state.gpu.board):
         return f"of a board that is not wanted ({state.gpu.board})"
     barred = state.barred(need)
     if barred is not None:
         return f"that the compatibility gate refuses ({barred.reason})"
-    refusal = state.refusal(MODE_OF[need.isolation], need.sharing, told)
-    if refusal is not None:
-        return refusal
+    if shut is not None:
+        return shut
     if state.crowded(need):
         return f"with {state.replicas[need.service]} of it already (max_per_gpu)"
     debit = state.debit(need)
@@ -236,6 +243,18 @@ def _acceptable(state: GpuState, need: Need) -> tuple[str, ...]:
     return () if state.cutter is None else state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
 
 
+@dataclass
+class _Hearing:
+    """What GPUs say to all that ask the same of one, by host: how many could take it, and what that is to who needs more; and all of it,
+    counted, in words without names."""
+
+    said: dict[str, tuple[int, _Reason]] = field(default_factory=dict)
+    counts: dict[str, Mapping[str | None, int]] = field(default_factory=dict)
+
+
+_HEARD: WeakKeyDictionary[Fleet, dict[object, _Hearing]] = WeakKeyDictionary()
+
+
 @dataclass(frozen=True)
 class Case:
     """A replica without a place, and the hosts that may have it and are up."""
@@ -244,38 +263,50 @@ class Case:
     hosts: Sequence[HostState]
     need: Need
     name: str
-    # Does it hold no place itself? Then hosts remember what they said: the fleet changes no more.
+    # Does it hold no place itself? Then what was said to others holds for it: the fleet changes no more.
     lasting: bool
-    known: dict[object, t.Any] = field(default_factory=dict)
 
     @cached_property
-    def asked(self) -> tuple[object, ...]:
-        """Equal for replicas to which every GPU says the same."""
+    def _heard(self) -> _Hearing:
+        if not self.lasting:
+            return _Hearing()
         own = self.need.service if self.need.rules.max_per_gpu is not None else ""
-        return ("refusals", question_of(self.fleet, self.need), self.need.team, own)
+        asked = (question_of(self.fleet, self.need), self.need.team, own)
+        return _HEARD.setdefault(self.fleet, {}).setdefault(asked, _Hearing())
 
-    def refusals(self, host: HostState, told: bool = True) -> list[str | None]:
-        """What each GPU of a host says (:func:`gpu_refusal`)."""
-        known = host.answers if self.lasting else self.known
-        asked = (*self.asked, host.host.name, told)
-        if asked not in known:
-            known[asked] = [gpu_refusal(state, self.need, told) for state in host.gpus]
-        found: list[str | None] = known[asked]
-        return found
+    @cached_property
+    def alone(self) -> bool:
+        """Is there a rule of its own about who is beside whom?"""
+        return self.fleet.rulebook.alone(self.need)
+
+    def _refusals(self, host: HostState, told: bool) -> Counter[str | None]:
+        """What each GPU says (:func:`gpu_refusal`). ``told``: with the names of those who have it."""
+        mode, sharing = MODE_OF[self.need.isolation], self.need.sharing
+        asked = ("shut", mode, sharing, told)
+        if asked not in host.answers:
+            host.answers[asked] = [state.refusal(mode, sharing, told) for state in host.gpus]
+        return Counter(_refusal(state, self.need, shut) for state, shut in zip(host.gpus, host.answers[asked], strict=True))
 
     def open(self, host: HostState) -> int:
         """How many GPUs of a host could take it."""
         return self.said(host)[0]
 
-    def said(self, host: HostState) -> tuple[int, str]:
-        """How many GPUs of a host could take it, and what the others say."""
-        known = host.answers if self.lasting else self.known
-        asked = (*self.asked, host.host.name, "said")
-        if asked not in known:
-            refusals = self.refusals(host)
-            known[asked] = refusals.count(None), _counted(Counter(refusals))
-        found: tuple[int, str] = known[asked]
-        return found
+    def said(self, host: HostState) -> tuple[int, _Reason]:
+        """How many GPUs of a host could take it, and what is in the way where those are too few."""
+        known = self._heard.said
+        if host.host.name not in known:
+            refusals = self._refusals(host, told=True)
+            open_, others = refusals[None], _counted(refusals)
+            few = f"{_gpus(open_)} free of the {self.need.count} needed" if open_ else ""
+            known[host.host.name] = open_, _Reason(", ".join(filter(None, [few, others])), _GPUS if others else "")
+        return known[host.host.name]
+
+    def counts(self, host: HostState) -> Mapping[str | None, int]:
+        """What the GPUs of a host say, without names; None of those that could take it."""
+        known = self._heard.counts
+        if host.host.name not in known:
+            known[host.host.name] = self._refusals(host, told=False)
+        return known[host.host.name]
 
     def movable(self, owner: str) -> bool:
         """Can ``owner`` be asked to move? Nothing moves an adopted service, and another replica of the same would need the same place."""
@@ -304,7 +335,7 @@ def _help_host(case: Case) -> Iterator[str]:
 
 def _help_moves(case: Case) -> Iterator[str]:
     """The fewest services that would have to move: from a place on one GPU, from one GPU, or from several of one host."""
-    hosts = [host for host in case.hosts if not host.free.shortage(case.need.resources)]
+    hosts = [host for host in case.hosts if host.free.holds(case.need.resources)]
     if case.need.isolation == "exclusive":
         found = [move for host in hosts for move in _whole_moves(case, host)]
     else:

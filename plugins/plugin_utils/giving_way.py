@@ -11,6 +11,7 @@ work; how much is tried has a limit, so that a plan takes its time and no more.
 from __future__ import annotations
 
 import itertools
+import operator
 import typing as t
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
@@ -60,6 +61,8 @@ class Room:
         self._tries = 0
         self._left = ALL_TRIES
         self._looks = ALL_LOOKS
+        # By what is asked: what a place could count against a quota.
+        self._known_charges: dict[tuple[object, ...], list[Charge]] = {}
 
     def moved(self, need: Need, replica: int) -> Placement | None:
         """A place for one more replica for which others move, at the least cost; each of them has another right place then."""
@@ -401,9 +404,14 @@ class Room:
         """What a place could count against the quota of its team, the least first; nothing where that does not matter."""
         if not self._draft.fleet.books.tight(need.team, need.count):
             return []
-        hosts = [host for host in self._draft.fleet.hosts.values() if host.host.admits(need)]
-        boards = {state.gpu.board: state for host in hosts for state in host.gpus}
-        return sorted({charge for state in boards.values() for charge in _charges(state, need)}, key=_amount)
+        asked = (need.environment, need.data_class, need.models, need.not_models)
+        size = (need.isolation, need.profile, need.memory_mib, need.compute, need.count)
+        if (asked, size) not in self._known_charges:
+            hosts = [host for host in self._draft.fleet.hosts.values() if host.host.admits(need)]
+            boards = {state.gpu.board: state for host in hosts for state in host.gpus}
+            charges = {charge for state in boards.values() for charge in _charges(state, need)}
+            self._known_charges[asked, size] = sorted(charges, key=_amount)
+        return self._known_charges[asked, size]
 
     def _debtor(self, need: Need, debit: Debit) -> Key | None:
         """Whose place counts against a limit and may be taken away: the lowest priority, and of those the one that is enough."""
@@ -413,17 +421,26 @@ class Room:
         teams = books.teams(books.workspace(need.team)) if debit.lent or debit.workspace else (need.team,)
         if debit.lent:
             teams = [team for team in teams if team != need.team and books.borrows(team, debit.key)]
+        # Of equal priority only what was borrowed goes back.
+        below = need.priority + (1 if debit.lent else 0)
         found = []
-        for name, charge in itertools.chain.from_iterable(books.charged(team).items() for team in teams):
-            key = key_of(name)
-            priority = draft.needs[key[0]].priority
-            if priority > need.priority or (priority == need.priority and not debit.lent):
-                continue
-            much = counted(charge, debit.key)
-            if much and key[0] != need.service and key[0] not in need.rules.together and draft.movable(name) is not None:
+        for priority, name, charge in itertools.chain.from_iterable(self._charged_below(team, below) for team in teams):
+            service, much = key_of(name)[0], counted(charge, debit.key)
+            if much and service != need.service and service not in need.rules.together and (key := draft.movable(name)) is not None:
                 size = much if much >= debit.short else -much
-                found.append((priority, much < debit.short, size, draft.needs[key[0]].move_cost, key))
+                found.append((priority, much < debit.short, size, draft.needs[service].move_cost, key))
         return min(found)[-1] if found else None
+
+    def _charged_below(self, team: str, priority: int) -> Iterator[tuple[int, str, Charge]]:
+        """(Priority, name, charge) of all that a team has below a priority, the lowest first."""
+        charged = self._draft.fleet.books.charged(team)
+        if not charged:
+            return
+        known = self._draft.fleet.books.known(team)
+        if "by priority" not in known:
+            those = ((self._draft.needs[key_of(name)[0]].priority, name, charge) for name, charge in charged.items())
+            known["by priority"] = sorted(those, key=operator.itemgetter(0))
+        yield from itertools.takewhile(lambda each: each[0] < priority, known["by priority"])
 
 
 def _size(need: Need) -> int:

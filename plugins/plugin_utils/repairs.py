@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.likely_hosts import LikelyHosts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Problem, Resources, Rules, Solution
@@ -29,9 +30,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     option_of,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState, take
-
-#: Of more hosts than these only the likeliest are looked at.
-MOST_HOSTS: t.Final = 48
 
 
 class Scene:
@@ -52,6 +50,7 @@ class Scene:
             self.names_of[place.service] = (*self.names_of.get(place.service, ()), name)
         # How many GPUs were looked at so far: that is work too.
         self.looked = 0
+        self._likely = LikelyHosts(self.fleet, self.needs)
         self._ways: dict[t.Any, tuple[Slice, ...] | None] = {}
         self._room_blockers: dict[t.Any, tuple[Blocker, ...]] = {}
         self._host_blockers: dict[t.Any, tuple[Blocker, ...] | None] = {}
@@ -79,34 +78,18 @@ class Scene:
         """The hosts of the environment that something could make right, the cheapest first; of very many, those with most free."""
         found = []
         bare = self._bare(need)
-        for host in self._likely(need):
+        for host in self._likely.of(need):
             gpus = self._on_gpus(host, bare)
             if gpus is not None:
                 found.append(Spot(host.host.name, (*gpus, *self._on_host(host, need, name))))
         return sorted(found, key=lambda spot: spot.rank)
-
-    def _likely(self, need: Need) -> list[HostState]:
-        here = [host for host in self.fleet.hosts.values() if host.host.environment == need.environment and not host.host.down]
-        if len(here) <= MOST_HOSTS:
-            return here
-
-        def rank(host: HostState) -> tuple[bool, bool, bool, float, str]:
-            wanted = sum(need.wants(state.gpu.board) for state in host.gpus)
-            # What nothing moves is not worth a look.
-            stays = sum(count for service, count in host.replicas.items() if service in self.needs and self.needs[service].adopted)
-            there = sum(host.replicas.values())
-            dead = wanted < need.count or (there == stays and stays >= wanted)
-            away = not host.host.may_have(need)
-            return (away, dead, bool(host.free.shortage(need.resources)), there / max(wanted, 1), host.host.name)
-
-        return sorted(here, key=rank)[:MOST_HOSTS]
 
     def everywhere(self, need: Need, cause: str) -> Option | None:
         """One thing that is in the way on many GPUs and nothing else, taken away on all of them: one alone may go to somebody who comes
         before; None where there are not several."""
         found = [
             blockers[0].best
-            for host in self._likely(need)
+            for host in self._likely.of(need)
             if host.host.may_have(need)
             for blockers in self._all_gpus(host, self._bare(need))
             if blockers is not None and len(blockers) == 1 and blockers[0].cause == cause
