@@ -33,6 +33,8 @@ MAX_GROUPS = 5
 
 # What was said in one fleet of each kind of need: many services ask for the same, and none of them has a place to give back.
 _SAID: WeakKeyDictionary[Fleet, dict[Need, tuple[str, str]]] = WeakKeyDictionary()
+# By what is asked of a host besides its GPUs: what it lacks.
+_LACKING: WeakKeyDictionary[Fleet, dict[object, list[_Reason | None]]] = WeakKeyDictionary()
 # By what is asked of a GPU: who would have to leave what, the fewest first.
 _MOVES: WeakKeyDictionary[Fleet, dict[Need, list[tuple[HostState, tuple[str, ...], Move]]]] = WeakKeyDictionary()
 
@@ -92,10 +94,15 @@ def _reason(case: Case, hosts: Sequence[HostState]) -> str:
 
     Where those are too many to tell, reasons that differ in numbers and names are told as one, with the sum of the GPUs.
     """
-    groups: dict[_Reason, list[HostState]] = {}
-    for host in hosts:
-        groups.setdefault(_host_reason(case, host), []).append(host)
-    told = {reason.text: there for reason, there in groups.items()} if len(groups) <= MAX_GROUPS else _merged(case, groups)
+    reasons = [_host_reason(case, host, lacks) for host, lacks in zip(hosts, _lacking(case, hosts), strict=True)]
+    if len(set(reasons)) <= MAX_GROUPS:
+        told = _together(hosts, [reason.text for reason in reasons])
+    else:
+        of_kind: dict[str, set[str]] = {}
+        for reason in set(reasons):
+            of_kind.setdefault(reason.kind or reason.text, set()).add(reason.text)
+        alike = _together(hosts, [reason.kind or reason.text for reason in reasons])
+        told = {_as_one(case, kind, of_kind[kind], there): there for kind, there in alike.items()}
     named = ((text, [host.host.name for host in each]) for text, each in told.items())
     ordered = sorted(named, key=lambda one: (-len(one[1]), one[1]))
     texts = [f"{_names(names)}: {reason}" for reason, names in ordered[:MAX_GROUPS]]
@@ -104,15 +111,16 @@ def _reason(case: Case, hosts: Sequence[HostState]) -> str:
     return "; ".join([*texts, *([f"and {more}"] if rest else [])])
 
 
-def _merged(case: Case, groups: Mapping[_Reason, Sequence[HostState]]) -> dict[str, list[HostState]]:
-    alike: dict[str, list[_Reason]] = {}
-    for reason in groups:
-        alike.setdefault(reason.kind or reason.text, []).append(reason)
-    merged: dict[str, list[HostState]] = {}
-    for kind, reasons in alike.items():
-        there = sorted((host for reason in reasons for host in groups[reason]), key=lambda host: host.host.name)
-        merged[reasons[0].text if len(reasons) == 1 else _total(case, there) if kind == _GPUS else kind] = there
-    return merged
+def _together(hosts: Sequence[HostState], texts: Sequence[str]) -> dict[str, list[HostState]]:
+    groups: dict[str, list[HostState]] = {}
+    for host, text in zip(hosts, texts, strict=True):
+        groups.setdefault(text, []).append(host)
+    return groups
+
+
+def _as_one(case: Case, kind: str, texts: set[str], hosts: Sequence[HostState]) -> str:
+    """Reasons of one kind in words."""
+    return next(iter(texts)) if len(texts) == 1 else _total(case, hosts) if kind == _GPUS else kind
 
 
 class _Reason(t.NamedTuple):
@@ -147,17 +155,35 @@ def _names(names: Sequence[str]) -> str:
     return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"
 
 
-def _host_reason(case: Case, host: HostState) -> _Reason:
+def _lacking(case: Case, hosts: Sequence[HostState]) -> Sequence[_Reason | None]:
+    """Of each host what is in the way before its GPUs are asked; found once for all that need the same CPU, RAM and disk."""
+    need = case.need
+    if not case.lasting:
+        return [_lacks(need, host) for host in hosts]
+    known = _LACKING.setdefault(case.fleet, {})
+    asked = (need.environment, need.data_class, need.resources)
+    if asked not in known:
+        known[asked] = [_lacks(need, host) for host in hosts]
+    return known[asked]
+
+
+def _lacks(need: Need, host: HostState) -> _Reason | None:
     if host.host.down:
         return _Reason("down")
-    need = case.need
     if not host.host.may_have(need):
         return _Reason(f"may not have data of class '{need.data_class}' (fleet_data_classes)")
     short = host.free.shortage(need.resources)
-    if short:
-        amounts = [(_amount(kind, want), _amount(kind, max(have, 0))) for kind, (want, have) in short.items()]
-        exact = ", ".join(f"needs {want} and has {have} left" for want, have in amounts)
-        return _Reason(exact, ", ".join(f"needs {want} and has less left" for want, _have in amounts))
+    if not short:
+        return None
+    amounts = [(_amount(kind, want), _amount(kind, max(have, 0))) for kind, (want, have) in short.items()]
+    exact = ", ".join(f"needs {want} and has {have} left" for want, have in amounts)
+    return _Reason(exact, ", ".join(f"needs {want} and has less left" for want, _have in amounts))
+
+
+def _host_reason(case: Case, host: HostState, lacks: _Reason | None) -> _Reason:
+    if lacks is not None:
+        return lacks
+    need = case.need
     if case.alone and (rule := host.rule_refusal(need)) is not None:
         return _Reason(rule)
     if not host.gpus:

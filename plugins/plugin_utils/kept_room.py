@@ -173,7 +173,7 @@ def _place(host: HostState, need: Need, offer: Offer) -> Placement:
 
 
 def _book(host: HostState, need: Need, place: Placement) -> None:
-    host.answers = {}
+    host.forget()
     host.free = host.free.less(need.resources)
     host.ports.update({port: place.name for _name, port in place.ports})
     host.replicas[need.service] = host.replicas.get(need.service, 0) + 1

@@ -63,7 +63,11 @@ class _Ranking:
 
     def __init__(self, fleet: Fleet, question: object) -> None:
         self.question = question
+        self._diary, self._read = fleet.diary, 0
         self._hosts = list(fleet.hosts.values())
+        self._numbers = {host.host.name: number for number, host in enumerate(self._hosts)}
+        # Whom to ask besides those on which something changed.
+        self._unasked = set(range(len(self._hosts)))
         # Of each host its answers when it was asked, which are others after a change, and its offer then.
         self._asked: list[object] = [None] * len(self._hosts)
         self._offers: list[Offer | None] = [None] * len(self._hosts)
@@ -85,14 +89,17 @@ class _Ranking:
 
     def _renew(self, need: Need) -> list[HostState]:
         """The hosts that have a replica of the service, and so another answer; all others are asked where something changed."""
-        own: list[HostState] = []
-        for number, (host, asked) in enumerate(zip(self._hosts, self._asked, strict=True)):
-            if host.replicas.get(need.service):
-                own.append(host)
-                self._set(number, None, None)
-            elif asked is not host.answers:
+        own = {self._numbers[host.host.name]: host for host in self._diary.having(need.service)}
+        self._unasked.update(self._numbers[host.host.name] for host in self._diary.changed[self._read :])
+        self._read = len(self._diary.changed)
+        for number in sorted(self._unasked.difference(own)):
+            host = self._hosts[number]
+            if self._asked[number] is not host.answers:
                 self._set(number, host.answers, _answer(host, need, self.question))
-        return own
+        for number in own:
+            self._set(number, None, None)
+        self._unasked = set(own)
+        return [own[number] for number in sorted(own)]
 
     def _set(self, number: int, asked: object, offer: Offer | None) -> None:
         before = self._offers[number]

@@ -256,11 +256,38 @@ class GpuState:
         return GpuLayout(self.mode, tuple(sorted((*self.fixed, *self.spare))) if self.mode == "mig" else (), self.sharing or TIME_SLICE)
 
 
+class Diary:
+    """What happened to the hosts of a fleet, for whoever remembers what they said: one after the other those on which anything changed."""
+
+    def __init__(self) -> None:
+        self.changed: list[HostState] = []
+        self._having: dict[str, dict[str, HostState]] = {}
+
+    def having(self, service: str) -> Iterable[HostState]:
+        """The hosts that have replicas of a service."""
+        return self._having.get(service, {}).values()
+
+    def note(self, host: HostState, service: str) -> None:
+        """The host has got a replica of a service, or let one go."""
+        if host.replicas.get(service):
+            self._having.setdefault(service, {})[host.host.name] = host
+        elif service in self._having:
+            self._having[service].pop(host.host.name, None)
+
+
 class HostState:
     """One host: resources and ports that are left, and its GPUs by PCI address."""
 
-    def __init__(self, host: Host, gpus: Iterable[GpuState], books: Books | None = None, rulebook: Rulebook | None = None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        gpus: Iterable[GpuState],
+        books: Books | None = None,
+        rulebook: Rulebook | None = None,
+        diary: Diary | None = None,
+    ) -> None:
         self.host = host
+        self.diary = diary or Diary()
         self.books = books or Books((), ())
         self.rulebook = rulebook or Rulebook(())
         # What it can do for a kind of need, until something changes here.
@@ -301,7 +328,17 @@ class HostState:
 
     def load(self, saved: tuple[t.Any, ...]) -> None:
         """Back to how it was; ``saved`` is used up."""
+        now = self.replicas
         self.free, self.ports, self.replicas, self.answers = saved
+        self.diary.changed.append(self)
+        if now != self.replicas:
+            for service in {**now, **self.replicas}:
+                self.diary.note(self, service)
+
+    def forget(self) -> None:
+        """Something has changed here: what was said before holds no more."""
+        self.answers = {}
+        self.diary.changed.append(self)
 
     def charge(self, need: Need, placement: Placement) -> Charge:
         """What a place counts against a quota. Of GPUs that nobody sees: what was asked for."""
@@ -362,7 +399,8 @@ class HostState:
         self.ports.update({port: placement.name for _name, port in placement.ports})
         self.replicas[need.service] = self.replicas.get(need.service, 0) + 1
         self.books.book(placement.name, need.team, self.charge(need, placement))
-        self.answers = {}
+        self.diary.note(self, need.service)
+        self.forget()
 
     def unseat(self, need: Need, placement: Placement) -> None:
         """The reverse of :meth:`seat`, of the GPUs too."""
@@ -371,7 +409,8 @@ class HostState:
             del self.ports[port]
         self.replicas[need.service] -= 1
         self.books.strike(placement.name)
-        self.answers = {}
+        self.diary.note(self, need.service)
+        self.forget()
         for state in self.usable(placement.gpus):
             state.leave(placement.name, need.service, need.memory_mib, need.compute or 0)
 
@@ -414,11 +453,12 @@ class Fleet:
         boards = " ".join(sorted({gpu.board for gpu in every}))  # every word of a quota that any board has is in this one
         slices = max((gpu.geometry.memory_slices for gpu in every if gpu.geometry is not None), default=0)
         self.books.most = ((boards, "memory", largest), (boards, "slices", slices), (boards, "gpus", 1))
+        self.diary = Diary()
         self.hosts: dict[str, HostState] = {}
         for each in sorted(problem.hosts, key=lambda host: host.name):
             gpus = () if each.down else each.gpus
             self.hosts[each.name] = HostState(
-                each, [GpuState(gpu, each, cutter_of(gpu.geometry), self.books) for gpu in gpus], self.books, self.rulebook
+                each, [GpuState(gpu, each, cutter_of(gpu.geometry), self.books) for gpu in gpus], self.books, self.rulebook, self.diary
             )
         # A GPU of each board: what counts against a quota is the same on all of them.
         states = (state for host in self.hosts.values() for state in host.gpus)
