@@ -290,7 +290,8 @@ class _Model:
                     ports[number].append((column, 1))
             limit = need.rules.max_per_host
             if limit is not None:
-                room[need.service] = sum(max(0, limit - host.replicas.get(need.service, 0)) for host in hosts.hosts)
+                if need.service not in room:
+                    room[need.service] = sum(max(0, limit - host.replicas.get(need.service, 0)) for host in hosts.hosts)
                 limited[need.service].append((column, 1))
         for number, takes in sorted(ports.items()):
             self._at_most(sum(host.port_refusal(number, "") is None for host in hosts.hosts), takes)
