@@ -46,6 +46,8 @@ class Catalogue:
             self._by_device.update(dict.fromkeys((each.lower() for each in entry["pci_device_ids"]), board))
             self._by_name.update(dict.fromkeys((each.lower() for each in entry["nvml_names"]), board))
         self._geometries = _geometries(geometries["geometries"])
+        # Names of MIG profiles, of geometries too of which not all numbers are known.
+        self.profiles: frozenset[str] = frozenset(row["name"] for entry in geometries["geometries"] for row in entry["profiles"])
 
     def find(self, device_id: str | None, name: str | None) -> Board | None:
         """A board by its PCI device id (``0x20B210DE``), else by its NVML name; None for one that is not in the catalogue."""

@@ -76,7 +76,7 @@ def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Op
     for times in (1, 4) if search.budget else ():
         known = _known_hosts(search, kinds, times)
         # Nobody has to move or to give way where there is a host for each.
-        places = _places(replace(_with(search, known), quotas=search.books.without(teams), moves=0, preemption=False))
+        places = _places(replace(_packed(search, known), quotas=search.books.without(teams), moves=0, preemption=False))
         if all(kind.waiting <= places.keys() for kind in kinds):
             break
     all_ = _taken(known, places)
@@ -150,6 +150,15 @@ def _more(known: _Hosts) -> Edit:
 
 def _with(search: Search, known: _Hosts) -> Problem:
     return edited(search.now, [_more(known)])
+
+
+def _packed(search: Search, known: _Hosts) -> Problem:
+    """With these hosts, and no wish of those who wait to be spread over them: as few as it takes are looked for."""
+    found = _with(search, known)
+    packed = {
+        need.service: replace(need, rules=replace(need.rules, spread="pack")) for need in found.needs if need.service in search.missing
+    }
+    return replace(found, needs=tuple(packed.get(need.service, need) for need in found.needs))
 
 
 def _places(problem: Problem) -> dict[Key, Placement]:

@@ -197,6 +197,8 @@ def _host_reason(case: Case, host: HostState, lacks: _Reason | None) -> _Reason:
     if isinstance(ports, str):
         return _Reason(ports)
     lost = in_the_way(case.fleet, host, need)
+    if not lost and need.rules.all_or_nothing and need.replicas > 1:
+        return _Reason(f"has room for one, and not for all {need.replicas} replicas (all_or_nothing)")
     return _Reason(words(need, lost) if lost else f"no {need.count} free GPUs of one board")
 
 

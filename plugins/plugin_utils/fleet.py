@@ -15,6 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Propos
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge, drivers_below
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.consolidating import consolidated
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.known_words import unknown_words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.leasing import lease_ends
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, read_manifests
@@ -143,7 +144,7 @@ def plan_fleet(
         services={manifest.service: manifest.data() for manifest in manifests},
         table=_table(states, solution, before, manifests),
         notes=[
-            *_notes(states, previous, solution),
+            *_notes(states, previous, before, solution),
             *_gate_notes(states, problem.needs, solution),
             *room_notes(problem, solution),
         ],
@@ -232,6 +233,8 @@ def _problem(
     digests = {manifest.service: manifest.digest() for manifest in manifests}
     lines = [line for plan in previous.values() for line in plan.data["services"]]
     changed = frozenset(line["service"] for line in lines if line["manifest"] != digests.get(line["service"]))
+    if previous.keys() <= hosts.keys() and not any(state.down for state in states):
+        raise_all(unknown_words(manifests, site.quotas, states, catalogue))
     needs = tuple(need_of(manifest, bars) for manifest in manifests)
     return Problem(tuple(states), needs, tuple(before), changed, **site._asdict())
 
@@ -348,7 +351,7 @@ def _hosts(
     return states
 
 
-def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], solution: Solution) -> list[str]:
+def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], before: Collection[Placement], solution: Solution) -> list[str]:
     """What a person should know and nobody has to mend."""
     notes = []
     here = {host.name for host in states}
@@ -364,6 +367,10 @@ def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], solution: S
             notes.append(f"{host.name} is down: {lost}")
             continue
         notes.extend(_drain_notes(host, solution))
+        for gpu in host.gpus:
+            gone = sorted(each.name for each in before if gpu.uuid in each.gpus)
+            if gone and gpu.blocked is not None and not gpu.away:
+                notes.append(f"{host.name} {gpu.short} is {gpu.blocked}: {', '.join(gone)} cannot stay there")
         away = [f"{gpu.pci or gpu.short} {gpu.blocked}" for gpu in host.gpus if gpu.away and gpu.blocked is not None]
         if away:
             notes.append(f"{host.name}: left to virtual machines: {', '.join(away)}")
@@ -413,14 +420,19 @@ def _table(states: Iterable[Host], solution: Solution, before: Iterable[Placemen
     last = {(each.service, each.replica): each for each in before}
     needs = {manifest.service: manifest.need_mib() for manifest in manifests}
     down = {host.name for host in states if host.down}
-    drained = frozenset(gpu.uuid for gpu in gpus.values() if gpu.drain is not None)
+    drained = {gpu.uuid: "it is drained" for gpu in gpus.values() if gpu.drain is not None}
+    ill = {gpu.uuid: f"its GPU is {gpu.blocked}" for gpu in gpus.values() if gpu.blocked is not None}
     waiting = {each.name for each in solution.waiting}
     rows: list[tuple[str, ...]] = [("SERVICE", "REPLICA", "HOST", "GPU", "SLICE", "MEMORY", "PORT", "CHANGE")]
     entries: list[tuple[str, int, tuple[str, ...]]] = []
     for place in solution.placements:
         old = last.pop((place.service, place.replica), None)
         entries.append(
-            (place.service, place.replica, (*_where(place), _memory(place, gpus, needs), _ports(place), _change(place, old, down, drained)))
+            (
+                place.service,
+                place.replica,
+                (*_where(place), _memory(place, gpus, needs), _ports(place), _change(place, old, down, drained | ill)),
+            )
         )
     for each in solution.unplaced:
         old = last.pop((each.service, each.replica), None)
@@ -472,12 +484,13 @@ def _at(place: Placement) -> str:
     return f"{place.host} {','.join(uuid[:12] for uuid in place.gpus)} {place.slice or place.mode}"
 
 
-def _change(place: Placement, old: Placement | None, down: Collection[str], drained: frozenset[str]) -> str:
+def _change(place: Placement, old: Placement | None, down: Collection[str], left: Mapping[str, str]) -> str:
+    """``left``: why nobody stays on a GPU, by UUID."""
     if place.host in down:
         return f"lost while {place.host} is down"
     if old is None:
         return "new"
     if (old.host, old.mode, old.gpus, old.slice) != (place.host, place.mode, place.gpus, place.slice):
-        why = f": {old.host} is down" if old.host in down else ": it is drained" if drained.intersection(old.gpus) else ""
-        return f"moved from {_at(old)}{why}"
+        whys = [f"{old.host} is down"] if old.host in down else [left[uuid] for uuid in old.gpus if uuid in left]
+        return f"moved from {_at(old)}{''.join(f': {why}' for why in whys[:1])}"
     return "kept" if old.ports == place.ports else "kept, other ports"

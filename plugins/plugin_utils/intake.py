@@ -32,6 +32,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Resources,
     Rules,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.room import gib
 
 FACTS_SCHEMA = 1
 # Holders of these kinds compute. A file that is merely open (a monitor, the persistence daemon) keeps no service away.
@@ -125,7 +126,7 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
         shared_max=policy.fleet_shared_max,
         shared_reserve_mib=policy.fleet_shared_reserve,
         shared_compute=policy.fleet_shared_compute,
-        capacity=_capacity(sensed, policy),
+        capacity=_capacity(name, sensed, policy),
         ports=policy.fleet_ports,
         listening=frozenset(sensed.get("ports_listening") or ()),
         data_classes=tuple(sorted(set(policy.fleet_data_classes))),
@@ -183,8 +184,11 @@ def down_host(name: str, policy: Policy) -> Host:
     return Host(name, policy.fleet_environment, (), down=True, data_classes=tuple(sorted(set(policy.fleet_data_classes))))
 
 
-def _capacity(sensed: Facts, policy: Policy) -> Resources:
-    """What was sensed or written, less the reserve. Disk counts as a whole: what is free moves with every file, and services with it."""
+def _capacity(name: str, sensed: Facts, policy: Policy) -> Resources:
+    """What was sensed or written, less the reserve. Disk counts as a whole: what is free moves with every file, and services with it.
+
+    :raises FleetError: a reserve was written that is more than there is; nothing that serves there would fit any more.
+    """
     given, reserve = policy.fleet_capacity, policy.fleet_reserve
     disk = (sensed.get("disk") or {}).get("total_mib")
     have = Resources(
@@ -193,7 +197,13 @@ def _capacity(sensed: Facts, policy: Policy) -> Resources:
         sensed.get("shm_mib") if given.shm is None else given.shm,
         disk if given.disk is None else given.disk,
     )
-    return have.less(Resources(reserve.cpus, reserve.memory, reserve.shm, reserve.disk))
+    kept = Resources(reserve.cpus, reserve.memory, reserve.shm, reserve.disk)
+    for what, (asked, there) in have.shortage(kept).items():
+        if what in reserve.model_fields_set:
+            said, left = (f"{amount:g}" if what == "cpus" else gib(int(amount)) for amount in (asked, there))
+            wrong = f"{said} is more than the host has, {left}"
+            raise FleetError(wrong, file=f"host {name}", field=f"fleet_reserve.{what}", hint="write what the system itself needs")
+    return have.less(kept)
 
 
 def _named(

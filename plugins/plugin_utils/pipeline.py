@@ -235,7 +235,7 @@ def _replica(key: Key, before: tuple[str, Data] | None, after: tuple[str, Data] 
     if before[0] != after[0]:
         reasons.append(f"moves to {after[0]}")
     elif place_of(before[1]) != place_of(after[1]) or before[1].get("sharing") != after[1].get("sharing"):
-        reasons.append("moves on its host")
+        reasons.append("moves on its host, and stops first")
     if before[1]["manifest"] != after[1]["manifest"]:
         reasons.append("new version")
     if before[1]["ports"] != after[1]["ports"]:

@@ -84,14 +84,17 @@ def mistakes(manifests: Sequence[Manifest], teams: Iterable[str]) -> list[FleetE
     for manifest in manifests:
         rules, team = manifest.model.placement, manifest.model.team
         if known_teams and team not in known_teams:
-            hint = _near(team, known_teams, f"add it to fleet_quotas, which has {', '.join(known_teams[:5])}")
+            hint = near(team, known_teams, f"add it to fleet_quotas, which has {', '.join(known_teams[:5])}")
             errors.append(manifest.located.error(("team",), f"no quota names the team '{team}'", hint))
         for field, others in (("apart", rules.apart), ("together", rules.together)):
             for index, other in enumerate(others):
                 where = ("placement", field, index)
                 if other not in by_name:
-                    hint = _near(other, sorted(by_name), "take it out, or add its manifest")
+                    hint = near(other, sorted(by_name), "take it out, or add its manifest")
                     errors.append(manifest.located.error(where, f"there is no service '{other}'", hint))
+                elif field == "together" and manifest.service in by_name[other].model.placement.apart:
+                    wrong = f"'{other}' stays apart from this service, as its own manifest says"
+                    errors.append(manifest.located.error(where, wrong, "take it out of one of the two"))
                 elif field == "together" and by_name[other].model.environment != manifest.model.environment:
                     wrong = f"'{other}' is in the environment '{by_name[other].model.environment}', and this service never is"
                     errors.append(manifest.located.error(where, wrong, "give both the same environment, or take it out"))
@@ -101,7 +104,8 @@ def mistakes(manifests: Sequence[Manifest], teams: Iterable[str]) -> list[FleetE
     return errors
 
 
-def _near(word: str, known: Sequence[str], otherwise: str) -> str:
+def near(word: str, known: Sequence[str], otherwise: str) -> str:
+    """A hint: the word that may have been meant, or else ``otherwise``."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean '{close[0]}'?" if close else otherwise
 

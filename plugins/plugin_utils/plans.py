@@ -340,7 +340,7 @@ class Turns:
 
 def turns_of(made: Order) -> Turns:
     """An order as data."""
-    outages = tuple({"service": each.service, "replica": each.replica, "reason": each.reason} for each in made.outages)
+    outages = tuple({"service": each.service, "replica": each.replica, "reason": each.reason} for each in (*made.outages, *made.pauses))
     return Turns(tuple(step.line for step in made.steps), outages)
 
 

@@ -189,6 +189,14 @@ class Books:
         if quota.workspace is None:
             return None
         debit = self._over_workspace(quota.workspace, team, key, amount)
+        if (
+            debit is not None
+            and limit is not None
+            and over <= 0
+            and any(self.borrows(other, key) for other in self._members[quota.workspace])
+        ):
+            # What it asks for is its own: others have it beyond theirs.
+            return debit._replace(lent=True)
         if debit is not None or key not in self._limits[team]:
             return debit
         missing = self._owed(quota.workspace, team, key, amount)

@@ -49,10 +49,15 @@ class Outage:
 
 @dataclass(frozen=True)
 class Order:
-    """``steps`` in their order; only of plans in which somebody leaves a place for another or for nothing."""
+    """``steps`` in their order; only of plans in which somebody leaves a place for another or for nothing.
+
+    ``outages``: who is stopped first for want of room. ``pauses``: who moves within a host, which stops what leaves its place there before
+    it starts anything anew.
+    """
 
     steps: tuple[Step, ...] = ()
     outages: tuple[Outage, ...] = ()
+    pauses: tuple[Outage, ...] = ()
 
 
 def at(place: Placement) -> str:
@@ -114,7 +119,15 @@ class _Making:
         # Those that only go need no order.
         if all(step.verb == "stop" for step in self._steps):
             return Order()
-        return Order(tuple(self._steps), tuple(self._outages))
+        stopped = {(each.service, each.replica) for each in self._outages}
+        pauses = (
+            Outage(step.service, step.replica, f"it moves within {step.new.host}, where it stops before it starts anew")
+            for step in self._steps
+            if step.verb == "move" and step.old is not None and step.new is not None and step.old.host == step.new.host
+        )
+        return Order(
+            tuple(self._steps), tuple(self._outages), tuple(each for each in pauses if (each.service, each.replica) not in stopped)
+        )
 
     def _go(self, key: Key) -> None:
         stopped = key not in self._site.running

@@ -90,7 +90,10 @@ class WhatIf:
             found = self._how_many(changed, now, catalogue, self.model.how_many)
             lines.extend(found.lines)
             data["how_many"] = found.data
-        lines.extend(_places(problem, now))
+        rows = _places(problem, now)
+        if rows and data.get("how_many", {}).get("gpus"):
+            lines.append("without them:")
+        lines.extend(rows)
         data["places"] = [
             {"service": place.service, "replica": place.replica, "host": place.host, "gpus": list(place.gpus), "slice": _slice(place.slice)}
             for place in now.placements
@@ -212,6 +215,9 @@ def _more(problem: Problem, catalogue: Catalogue, kind: _Kind, gpus: int, name: 
     environment = kind.environment or (known[0] if len(known) == 1 else "")
     if environment not in known and kind.environment is None:
         raise FleetError("the environment is not said", file=_WHERE, field="environment", hint=f"write one of {', '.join(known)}")
+    if environment not in known and all(need.environment != environment for need in problem.needs):
+        wrong, hint = f"no host and no service has the environment '{environment}'", f"write one of {', '.join(known)}"
+        raise FleetError(wrong, file=_WHERE, field="environment", hint=hint)
     there = [host for host in sorted(problem.hosts, key=lambda host: host.name) if host.environment == environment]
     like = next((host for host in there if not host.down), None)
     # What may not be on one of its neighbours may not be on a host of which nothing is said.

@@ -9,9 +9,12 @@ import typing as t
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import gpu_refusal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way, keepers, kept
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.placement_rules import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
@@ -101,7 +104,14 @@ def why_here(
 
     ``only``: names of services or replicas. ``kept``: also those that stay where they were. What others could do is judged by the fleet as
     the plan leaves it, with this one replica taken out. ``closer``: who moves so that GPUs become empty.
+
+    :raises FleetError: nobody has a name of ``only``.
     """
+    replicas = {f"{need.service}-{number}" for need in problem.needs for number in range(1, need.replicas + 1)}
+    known = sorted({need.service for need in problem.needs} | replicas | {place.name for place in problem.previous})
+    hint = "write a service, or SERVICE-NUMBER"
+    strangers = [name for name in only or () if name not in known]
+    raise_all(FleetError(f"there is no service or replica '{name}'", field="explain", hint=near(name, known, hint)) for name in strangers)
     scene = Scene(problem, solution, {})
     before = {(place.service, place.replica): place for place in problem.previous}
     displaced = {key: "moved there so that a GPU becomes empty" for key in closer if key in before}

@@ -127,6 +127,15 @@ def test_no_more_hosts_are_told_than_it_takes() -> None:
     assert len(make_plan(fewer).unplaced) == 1
 
 
+def test_no_more_hosts_are_told_than_it_takes_though_replicas_would_rather_be_spread() -> None:
+    asked = problem([host(gpu(0, mig=True), gpu(1, mig=True))], [need("ocr", memory_mib=9000, replicas=200)])
+    assert len(make_plan(asked).unplaced) == 186
+    # Seven slices are on a GPU.
+    assert {each.changes[0].sentence for each in proposals(asked)} == {
+        "add 27 hosts of environment 'production', each with a free GPU (a100-sxm4-80gb)"
+    }
+
+
 def test_two_things_in_the_way_of_one_host_are_one_change() -> None:
     asked = problem(
         [host(gpu(cordoned=True), capacity=Resources(4, 1000, None, None))],

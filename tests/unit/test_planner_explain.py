@@ -280,6 +280,11 @@ def test_of_many_different_reasons_five_are_named() -> None:
     assert answer(many[:6], [*apart[:6], need("zz")])[0].endswith("; and 1 more host for another reason")
 
 
+def test_of_all_or_nothing_a_host_has_room_for_one_and_not_for_all() -> None:
+    together = need(replicas=9, rules=Rules(all_or_nothing=True))
+    assert answer([host(gpu(mig=True))], [together])[0] == "h1: has room for one, and not for all 9 replicas (all_or_nothing)"
+
+
 def test_gpus_are_counted_by_reason_the_most_frequent_first() -> None:
     world = host(gpu(0, cordoned=True), gpu(1, blocked="lost"), gpu(2, blocked="lost"))
     assert answer([world], [need()])[0] == "h1: 2 GPUs lost, 1 GPU cordoned"

@@ -55,6 +55,23 @@ def test_what_policy_says_replaces_what_was_sensed() -> None:
     assert found.capacity == Resources(6, 63 * 1024, 1000, 102400)
 
 
+@pytest.mark.parametrize(
+    ("reserve", "line"),
+    [
+        ({"memory": "2000 GiB"}, "host h1: fleet_reserve.memory: 2,000 GiB is more than the host has, 503 GiB; write what the system"),
+        ({"cpus": 64.5}, "host h1: fleet_reserve.cpus: 64.5 is more than the host has, 64; write what the system itself needs"),
+    ],
+)
+def test_a_reserve_that_is_more_than_the_host_has_is_refused(reserve: dict[str, t.Any], line: str) -> None:
+    with pytest.raises(FleetError) as caught:
+        sensed(facts(), fleet_reserve=reserve)
+    assert str(caught.value).startswith(line)
+
+
+def test_a_host_smaller_than_the_reserve_that_nobody_wrote_is_no_mistake() -> None:
+    assert sensed(facts(), fleet_capacity={"disk": "8 GiB"}).capacity.disk == -2048
+
+
 def test_what_is_not_known_is_not_limited() -> None:
     unknown = facts(host={"cpus": None, "memory_mib": None, "shm_mib": None, "disk": None, "ports_listening": None})
     found = sensed(unknown)

@@ -252,6 +252,17 @@ def test_who_needs_a_place_waits_until_it_is_free() -> None:
     played(given_, made)
 
 
+def test_who_moves_within_its_host_does_not_serve_meanwhile_and_who_goes_to_another_does() -> None:
+    before = (place("aa", "0:1g.10gb@0"), place("bb", "0:1g.10gb@1"))
+    hosts = [host(gpu(mig=True)), host(gpu(0, "h2", mig=True), name="h2")]
+    given_ = problem(hosts, [need("aa"), need("bb")], before)
+    away = replace(before[1], host="h2", gpus=(hosts[1].gpus[0].uuid,))
+    made = order(given_, Solution((replace(before[0], slice=place("aa", "0:1g.10gb@4").slice), away)))
+    assert [(step.verb, step.service) for step in made.steps] == [("move", "aa"), ("move", "bb")]
+    assert made.outages == ()
+    assert [(each.service, each.replica) for each in made.pauses] == [("aa", 1)]
+
+
 def test_those_who_wait_for_each_other_are_told_who_is_stopped() -> None:
     before = (place("aa", "0", mode="whole"), place("bb", "1", mode="whole"))
     given_ = problem([host(gpu(0), gpu(1))], [need("aa", "exclusive", priority=90), need("bb", "exclusive")], before)

@@ -92,6 +92,17 @@ def test_what_is_lent_goes_back_when_its_team_asks_for_it() -> None:
     assert again.placements == solution.placements
 
 
+def test_what_is_lent_goes_back_where_the_workspace_itself_is_full() -> None:
+    quotas = (Quota("aa", (Limit("slices", 4),), "insurance", borrow=True), Quota("bb", (Limit("slices", 4),), "insurance", lend=True))
+    full = (Workspace("insurance", (Limit("slices", 8),)),)
+    lent = make_plan(asked(*quotas, needs=asked().needs[:1], workspaces=full))
+    names, solution = solved(asked(*quotas, previous=lent.placements, workspaces=full))
+    assert names == ["one-1", "two-1"] or names == ["one-2", "two-1"]
+    assert [(each.service, each.by, each.way) for each in solution.displaced] == [("one", "two-1", "reclaimed")]
+    # Who asks for more than its own gets nothing back by that.
+    assert not any(each.by == "two-2" for each in solution.displaced)
+
+
 def test_a_higher_priority_keeps_what_it_has_borrowed() -> None:
     quotas = (Quota("aa", (Limit("slices", 4),), "insurance", borrow=True), Quota("bb", (Limit("slices", 4),), "insurance", lend=True))
     needs = tuple(replace(each, priority=90 if each.team == "aa" else 50) for each in asked().needs)
@@ -177,16 +188,52 @@ def test_a_wrong_quota_is_one_clear_line(said: dict[str, t.Any], line: str) -> N
         ("{apart: [chatt]}", "placement.apart[0]: there is no service 'chatt'; did you mean 'chat'?"),
         ("{together: [elsewhere]}", "'elsewhere' is in the environment 'staging', and this service never is"),
         ("{together: [loop]}", "each waits for the next"),
+        ("{together: [chat, shy]}", "placement.together[1]: 'shy' stays apart from this service, as its own manifest says; take it out"),
         ("{max_per_host: 0}", "placement.max_per_host: 0 is not right; it must be at least 1"),
         ("{spread: hosts}", "placement.spread: unknown value 'hosts'"),
     ],
 )
 def test_rules_that_cannot_be_kept_are_one_clear_line(placement: str, line: str) -> None:
     loop = {"placement": "{together: [receipt-ocr]}"} if "loop" in placement else {}
-    others = {"chat": {}, "elsewhere": {"environment": "staging"}, "loop": loop}
+    others = {"chat": {}, "elsewhere": {"environment": "staging"}, "loop": loop, "shy": {"placement": "{apart: [receipt-ocr]}"}}
     text = refused({"receipt-ocr": {"placement": placement}, **others})
     assert line in text
     assert text.count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("gpu", "line"),
+    [
+        ("{profile: 9g.900gb}", "gpu.profile: no board has a MIG profile '9g.900gb'; "),
+        ("{profile: 2g.200gb}", "gpu.profile: no board has a MIG profile '2g.200gb'; did you mean '2g.20gb'?"),
+        ("{memory: 8 GiB, models: [a100, h1000]}", "gpu.models[1]: no board has 'h1000' in its name; did you mean 'h100'?"),
+        ("{memory: 8 GiB, not_models: [zzz]}", "gpu.not_models[0]: no board has 'zzz' in its name; write a catalogue id or a part of it"),
+    ],
+)
+def test_a_board_or_a_profile_that_there_is_not_is_refused(gpu: str, line: str) -> None:
+    text = refused({"receipt-ocr": {"gpu": gpu}})
+    assert line in text
+    assert text.count("\n") == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "word", "line"),
+    [
+        ("environment", "prodution", "environment: no host has 'prodution' (fleet_environment); did you mean 'production'?"),
+        ("data_class", "personell", "data_class: no host has 'personell' (fleet_data_classes); did you mean 'personal'?"),
+    ],
+)
+def test_a_slip_in_a_name_of_the_site_is_refused_and_a_name_of_its_own_only_waits(field: str, word: str, line: str) -> None:
+    classes = ["personal", "public"]
+    assert line in refused({"receipt-ocr": {field: word}}, fleet_data_classes=classes)
+    other = planned({"receipt-ocr": {field: "drill"}}, fleet_data_classes=classes)
+    assert [each["service"] for each in other.unplaced] == ["receipt-ocr"]
+
+
+def test_a_quota_for_a_board_that_there_is_not_is_refused() -> None:
+    said = {"teams": {"claims": {"models": {"h1000": {"slices": 4}}}}}
+    line = "fleet_quotas.teams.claims.models.h1000: no board has 'h1000' in its name; did you mean 'h100'?"
+    assert line in refused({"receipt-ocr": {}}, fleet_quotas=said)
 
 
 def test_a_million_replicas_and_negative_memory_are_refused_at_once() -> None:
@@ -231,7 +278,8 @@ def test_steps_stay_in_the_fleet_file_until_somebody_else_moves() -> None:
     first = run(manifests, None, ["", ""])
     assert "steps" not in first.fleet
     second = run({**manifests, **wide}, first, ["", ""])
-    assert [line.split()[1] for line in second.steps] == ["move", "start"]
+    assert [line.split()[1] for line in second.steps] == ["move", "start", "does"]
+    assert "it moves within h1, where it stops before it starts anew" in second.fleet
     assert "steps:\n  - 'move" in second.fleet
     third = run({**manifests, **wide}, second, ["", ""])
     assert (third.fleet, third.steps) == (second.fleet, [])

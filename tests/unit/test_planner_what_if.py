@@ -93,6 +93,7 @@ def test_hosts_come_and_go_and_replicas_are_counted_anew() -> None:
         ({"how_many": {"board": "h900"}}, "there is no board 'h900'"),
         ({"how_many": {"board": "0"}}, "may be one of several boards"),
         ({"how_many": {"board": "l40s", "gpus": 0}}, "it must be at least 1"),
+        ({"add": [{"board": "l40s", "gpus": 1, "environment": "prodution"}]}, "no host and no service has the environment 'prodution'"),
         ({"remove": ["h7"]}, "nobody knows h7"),
         ({"replicas": {"zz": 2}}, "nobody knows zz"),
         ({"replicas": {"ocr": -1}}, "out of bounds"),
@@ -147,8 +148,10 @@ def test_the_door_says_why_of_whom_it_is_asked(tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in first["why"]] == ["receipt-ocr-1"]
     arguments = {**site_again(tmp_path), "explain": ["true"]}
     assert run(arguments, check_mode=False, diff=False)["why"] == []
-    (kept,) = run({**arguments, "explain": ["receipt-ocr, other"]}, check_mode=False, diff=False)["why"]
+    (kept,) = run({**arguments, "explain": ["receipt-ocr, receipt-ocr-1"]}, check_mode=False, diff=False)["why"]
     assert "kept: its place is still right" in kept
+    with pytest.raises(FleetError, match="explain: there is no service or replica 'receipt-oc'; did you mean 'receipt-ocr'"):
+        run({**arguments, "explain": ["receipt-oc"]}, check_mode=False, diff=False)
 
 
 def site_again(tmp_path: Path) -> dict[str, t.Any]:

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import planned
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import FleetErrors
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Displaced, Problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import reason_lines, why_here
@@ -52,7 +54,10 @@ def test_who_stays_is_kept_and_who_moves_is_moved_and_both_can_be_left_out() -> 
     assert told[0].text.startswith("1g.10gb@3 on h1 GPU-h1-0, kept: its place is still right; ")
     assert [each.name for each in why_here(asked, make_plan(asked), kept=False)] == ["bb-1"]
     assert [each.name for each in why_here(asked, make_plan(asked), ["aa"])] == ["aa-1"]
-    assert [each.name for each in why_here(asked, make_plan(asked), ["bb-1", "zz"])] == ["bb-1"]
+    assert [each.name for each in why_here(asked, make_plan(asked), ["bb-1"])] == ["bb-1"]
+    with pytest.raises(FleetErrors, match="'zz'") as caught:
+        why_here(asked, make_plan(asked), ["bb-1", "bb-2", "zz"])
+    assert len(caught.value.errors) == 2
 
 
 def test_who_made_room_for_somebody_says_for_whom() -> None:

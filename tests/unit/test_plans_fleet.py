@@ -104,7 +104,7 @@ def test_the_table_says_where_and_what_changes() -> None:
         "kept",
     ]
     without_train = [each for each in MANIFESTS if each[0] != "m/c.yml"]
-    assert plan(without_train, first, lost).table[3].endswith("moved from h1 GPU-h1-1 1g.10gb@0")
+    assert plan(without_train, first, lost).table[3].endswith("moved from h1 GPU-h1-1 1g.10gb@0: its GPU is lost")
 
 
 def test_what_has_no_place_is_in_the_fleet_file() -> None:
