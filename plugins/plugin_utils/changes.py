@@ -28,7 +28,17 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     planned,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import TeamBooks
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, OF_THE_NEED, SELF, Edit, Option, Spot, edited
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
+    COSTS,
+    LOSERS,
+    OF_THE_NEED,
+    SELF,
+    Edit,
+    Option,
+    Spot,
+    and_words,
+    edited,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 
 #: How many changes are tried for one service before a host is added.
@@ -59,6 +69,12 @@ class Change:
     def apply(self, problem: Problem) -> Problem:
         """The problem with the change made."""
         return edited(problem, self.edits)
+
+    def said(self, losers: Sequence[str]) -> Change:
+        """With the names of those who lose their places, where who that is had to be found out."""
+        if LOSERS not in self.sentence:
+            return self
+        return replace(self, sentence=self.sentence.replace(LOSERS, and_words(losers) or "nobody"), lost=tuple(losers))
 
 
 @dataclass(frozen=True)
@@ -282,28 +298,49 @@ class Search:
         for cause, option in options[:TRIES] if able else ():
             if found and (option.kind == found[0].kind or option.cost > 2 * found[0].cost + 100):
                 continue
-            change, now = self._tried(need, option, targets)
-            if change is None or not served <= now or not self._holds(need, change, now):
+            change, now, lost = self._proved(need, option, targets)
+            if change is None or not served <= now:
                 continue
-            found.append(change)
+            if not lost and option.mild is not None:
+                # Nobody has to give way after all: the rest of it may do.
+                least, also, losers = self._proved(need, option.mild, targets)
+                change, now, lost = (least, also, losers) if least is not None and served <= also else (change, now, lost)
+            found.append(change.said(lost))
             if len(found) == 2:
                 break
             word, served = cause, now
         return tuple(found), served, word
 
-    def _holds(self, need: Need, change: Change, served: Iterable[int]) -> bool:
-        """Does the change serve them in the whole fleet too, where others who wait may take what it frees? Asked while work is left."""
+    def _proved(self, need: Need, option: Option, targets: Sequence[int]) -> tuple[Change | None, set[int], list[str]]:
+        """As :meth:`_tried`, if it holds in the whole fleet; and who loses a place by it there."""
+        change, now = self._tried(need, option, targets)
+        lost = None if change is None else self._losers(need, change, now)
+        return (None, set(), []) if lost is None else (change, now, lost)
+
+    def _losers(self, need: Need, change: Change, served: Iterable[int]) -> list[str] | None:
+        """Who loses a place by the change in the whole fleet, where others who wait may take what it frees.
+
+        None where it does not serve them there, takes a place of somebody whom it may not, or no work is left to find out.
+        """
         asked = (change.sentence, *(edit[:3] for edit in change.edits), need.environment, need.priority)
         if asked not in self.held:
-            problem = edited(self.reduced(need, None), change.edits)
+            # Where preemption is allowed, those who come after this one may take places, too.
+            problem = edited(self.now, change.edits)
+            if self.many and not problem.preemption:
+                problem = edited(self.reduced(need, None), change.edits)
             waiting = max(sum(each.replicas for each in problem.needs) - len(problem.previous), 0) + 1
             self.proving -= 3 * waiting * len(problem.hosts) + 5 * len(problem.previous)
             if self.proving < 0:
-                return not self.many  # of many, everybody is told what serves all
-            self.held[asked] = {(place.service, place.replica) for place in make_plan(problem, trial=True).placements}
+                return None
+            self.held[asked] = self.after(problem)
         now = self.held[asked]
-        lost = {f"{service}-{number}" for service, number in self.placed - now}
-        return lost <= set(change.lost) and all((need.service, number) in now for number in served)
+        lost = [f"{service}-{number}" for service, number in sorted(self.placed - now)]
+        holds = set(lost) <= set(change.lost) and all((need.service, number) in now for number in served)
+        return lost if holds else None
+
+    def after(self, problem: Problem) -> set[Key]:
+        """Who has a place in a plan of the whole fleet: in earnest, unless too many wait for that."""
+        return {(place.service, place.replica) for place in make_plan(problem, trial=self.many).placements}
 
     def _also(self, need: Need, change: Change, rest: Sequence[int]) -> set[int]:
         """Whom a change of the service's own manifest serves on other hosts than the one that it was tried on."""
@@ -443,12 +480,26 @@ class Search:
         return any(host.name == name and host.down for host in self.now.hosts)
 
     def _board(self, need: Need) -> tuple[Host | None, Gpu] | None:
-        """A kind of GPU that would serve when it is empty: the smallest that the fleet has, else of those that can be bought."""
+        """A kind of GPU that would serve when it is empty: the smallest that the fleet has, else of those that can be bought.
+
+        One that the compatibility gate refuses wherever the fleet has it only if no other would serve.
+        """
         asked = (need.environment, need.count if must_join(need) else 0)
         if asked not in self._boards:
             own = [(host, gpu) for host in self.now.hosts if host.environment == need.environment for gpu in host.gpus]
             self._boards[asked] = [*_kinds(own, asked[1]), *_kinds([(None, gpu) for gpu in self.boards], asked[1])]
-        return next(((host, gpu) for host, gpu in self._boards[asked] if need.wants(gpu.board) and serves(need, gpu)), None)
+        refused: tuple[Host | None, Gpu] | None = None
+        for host, gpu in self._boards[asked]:
+            if need.wants(gpu.board) and serves(need, gpu):
+                if not self._refused(need, gpu.board):
+                    return host, gpu
+                refused = refused or (host, gpu)
+        return refused
+
+    def _refused(self, need: Need, board: str) -> bool:
+        """Does the compatibility gate refuse a board on every host that has it?"""
+        hosts = [host for host in self.now.hosts if host.environment == need.environment and any(gpu.board == board for gpu in host.gpus)]
+        return bool(hosts and need.bars) and all((host.name, board) in need.bars for host in hosts)
 
 
 def _kinds(several: Sequence[tuple[Host | None, Gpu]], joined: int) -> list[tuple[Host | None, Gpu]]:
@@ -479,7 +530,7 @@ def _choices(spot: Spot) -> Iterator[tuple[Option, ...]]:
 def _named(option: Option, service: str) -> Option:
     """An option that was found for all that ask for the same, for one of them."""
     edits = tuple(edit._replace(name=service) if (edit.part, edit.name) == ("service", SELF) else edit for edit in option.edits)
-    return option._replace(edits=edits)
+    return option._replace(edits=edits, mild=None if option.mild is None else _named(option.mild, service))
 
 
 def _combined(spot: Spot, choice: Sequence[Option]) -> Option:
@@ -495,4 +546,7 @@ def _combined(spot: Spot, choice: Sequence[Option]) -> Option:
     edits = tuple(edit for option in options for edit in option.edits)
     lost = tuple(sorted({name for option in options for name in option.lost}))
     text = "; and ".join(dict.fromkeys(option.text for option in options))
-    return Option(dearest.kind, sum(option.cost for option in options), text, edits, lost, spot.host)
+    gentle = [option for option in options if LOSERS not in option.text]
+    # Nobody gives way where others move, on whatever host.
+    mild = _combined(spot, gentle)._replace(host="") if 0 < len(gentle) < len(options) else None
+    return Option(dearest.kind, sum(option.cost for option in options), text, edits, lost, spot.host, mild)

@@ -85,14 +85,14 @@ def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Op
     now = _places(replace(_with(search, all_), moves=0, preemption=False))
     few = _taken(all_, now)
     if few and search.placed <= now.keys():
-        now = _places(_with(search, few))
+        now = _places(_with(search, few), search.many)
         yield from _told(search, rest, now, few, [], {})
         rest -= now.keys() if search.placed <= now.keys() else set()
     for _try in range(TRIES if rest else 0):
         hosts = tuple(host for _kind, host in all_.values())
         raised, grown = search.books.grown(teams, [each for key, each in places.items() if key not in search.placed], hosts)
         all_ = all_ if raised else _one_more_each(known, all_, rest)
-        now = _places(edited(_with(search, all_), raised))
+        now = _places(edited(_with(search, all_), raised), search.many)
         yield from _told(search, rest, now, all_, raised, grown)
         rest -= now.keys() if search.placed <= now.keys() else set()
         missing = places.keys() - now.keys()
@@ -116,10 +116,17 @@ def _told(
     search: Search, rest: Collection[Key], now: Mapping[Key, Placement], known: _Hosts, raised: list[Edit], grown: Grown
 ) -> Iterator[tuple[Key, Option]]:
     """The change for each of ``rest`` who has a place now, if nobody lost one."""
-    edits, added = (*raised, _more(known)), f"add {_words(known)}"
-    for key in sorted(now.keys() & set(rest)) if search.placed <= now.keys() else ():
-        words = [*_raise_words(grown, search.scene.needs[key[0]].team), added]
-        yield key, Option("hosts", COSTS["hosts"] + len(known), "; and ".join(words), edits)
+    served = now.keys() & set(rest) if search.placed <= now.keys() else set()
+    for environment in sorted({search.scene.needs[service].environment for service, _number in served}):
+        mine = {key for key in served if search.scene.needs[key[0]].environment == environment}
+        # Hosts of other environments serve others, unless a quota of their team goes round.
+        part: _Hosts = {name: each for name, each in known.items() if each[0].need.environment == environment}
+        if len(part) < len(known):
+            then = search.after(edited(_with(search, part), raised)) if part else set()
+            part = part if mine | search.placed <= then else known
+        for key in sorted(mine):
+            words = [*_raise_words(grown, search.scene.needs[key[0]].team), f"add {_words(part)}"]
+            yield key, Option("hosts", COSTS["hosts"] + len(part), "; and ".join(words), (*raised, _more(part)))
 
 
 def _known_hosts(search: Search, kinds: Iterable[_Kind], times: int) -> _Hosts:
@@ -161,8 +168,8 @@ def _packed(search: Search, known: _Hosts) -> Problem:
     return replace(found, needs=tuple(packed.get(need.service, need) for need in found.needs))
 
 
-def _places(problem: Problem) -> dict[Key, Placement]:
-    return {(place.service, place.replica): place for place in make_plan(problem, trial=True).placements}
+def _places(problem: Problem, trial: bool = True) -> dict[Key, Placement]:
+    return {(place.service, place.replica): place for place in make_plan(problem, trial=trial).placements}
 
 
 def _kinds(search: Search, waiting: Iterable[Key]) -> list[_Kind]:

@@ -161,7 +161,7 @@ def _lacking(case: Case, hosts: Sequence[HostState]) -> Sequence[_Reason | None]
     if not case.lasting:
         return [_lacks(need, host) for host in hosts]
     known = _LACKING.setdefault(case.fleet, {})
-    asked = (need.environment, need.data_class, need.resources)
+    asked = (need.environment, need.data_class, need.resources, need.models, need.not_models)
     if asked not in known:
         known[asked] = [_lacks(need, host) for host in hosts]
     return known[asked]
@@ -173,7 +173,8 @@ def _lacks(need: Need, host: HostState) -> _Reason | None:
     if not host.host.may_have(need):
         return _Reason(f"may not have data of class '{need.data_class}' (fleet_data_classes)")
     short = host.free.shortage(need.resources)
-    if not short:
+    # What a host without a GPU for it has too little of besides would only mislead.
+    if not short or not any(need.wants(state.gpu.board) for state in host.gpus):
         return None
     amounts = [(_amount(kind, want), _amount(kind, max(have, 0))) for kind, (want, have) in short.items()]
     exact = ", ".join(f"needs {want} and has {have} left" for want, have in amounts)

@@ -234,7 +234,7 @@ def _problem(
     lines = [line for plan in previous.values() for line in plan.data["services"]]
     changed = frozenset(line["service"] for line in lines if line["manifest"] != digests.get(line["service"]))
     if previous.keys() <= hosts.keys() and not any(state.down for state in states):
-        raise_all(unknown_words(manifests, site.quotas, states, catalogue))
+        raise_all(unknown_words(manifests, site.quotas, states, catalogue, {place.service for place in before}))
     needs = tuple(need_of(manifest, bars) for manifest in manifests)
     return Problem(tuple(states), needs, tuple(before), changed, **site._asdict())
 

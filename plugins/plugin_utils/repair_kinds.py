@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
@@ -94,6 +94,10 @@ OF_THE_NEED: t.Final = frozenset({"model", "compatibility", "profile", "memory",
 SELF: t.Final = ""
 
 
+#: In a text, in place of those who lose their places by it, until a plan has said who they are.
+LOSERS: t.Final = "{losers}"
+
+
 class Edit(t.NamedTuple):
     """One value that becomes another. ``part``: service, host, gpu or fleet; ``name``: whose (a GPU's UUID, '' for the fleet);
     ``field``: as the problem's types have it (``rules.apart``), or ``hosts`` of the fleet, whose ``value`` are hosts that come."""
@@ -105,8 +109,11 @@ class Edit(t.NamedTuple):
 
 
 class Option(t.NamedTuple):
-    """One way to take one thing out of the way. ``lost``: replicas that give their place away for it, by name; ``host``: where the
-    place would be, '' for anywhere."""
+    """One way to take one thing out of the way.
+
+    ``lost``: replicas that give their place away for it, by name; ``host``: where the place would be, '' for anywhere; ``mild``: the same
+    without those of its parts by which somebody loses a place, where there are others.
+    """
 
     kind: str
     cost: int
@@ -114,6 +121,7 @@ class Option(t.NamedTuple):
     edits: tuple[Edit, ...]
     lost: tuple[str, ...] = ()
     host: str = ""
+    mild: Option | None = None
 
 
 class Blocker(t.NamedTuple):
@@ -170,6 +178,12 @@ def merged(blockers: Iterable[Blocker]) -> tuple[Blocker, ...]:
         if blocker not in found:
             found.append(blocker)
     return tuple(found)
+
+
+def and_words(names: Sequence[str]) -> str:
+    """``a-1, b-2 and c-1``; of more than three the first three, and how many more."""
+    shown = list(names[:3]) + ([f"{len(names) - 3} more"] if len(names) > 3 else [])
+    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
 
 
 def amount(kind: str, value: float) -> str:

@@ -19,12 +19,14 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joi
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Problem, Resources, Rules, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
+    LOSERS,
     SELF,
     Blocker,
     Edit,
     Option,
     Spot,
     amount,
+    and_words,
     eased,
     merged,
     option_of,
@@ -126,11 +128,16 @@ class Scene:
             cheapest = sorted(found, key=lambda each: each[:2])[: need.count]
             together = merged(blocker for _cost, _pci, blockers in cheapest for blocker in blockers)
             if len(cheapest) < need.count:
+                # Fewer have to be asked for anyway: so few that nothing else is in the way, if there are any.
+                at_hand = [each for each in cheapest if not each[2]]
+                ends = f"has no more of one board{' that are free' if at_hand and len(at_hand) < len(cheapest) else ''}"
+                cheapest = at_hand or cheapest
+                together = () if at_hand else together
                 alone = ", without 'nvlink'" if len(cheapest) == 1 and must_join(need) else ""
                 less = f"ask for {len(cheapest)} GPU{'s' if len(cheapest) > 1 else ''} in place of {need.count} ('count'{alone}): "
-                text = f"{less}{host.host.name} has no more of one board"
                 edit = Edit("service", need.service, "count", len(cheapest))
-                together = (*together, Blocker("count", (option_of("count", text, edit, more=1 - len(cheapest) / need.count),)))
+                option = option_of("count", f"{less}{host.host.name} {ends}", edit, more=1 - len(cheapest) / need.count)
+                together = (*together, Blocker("count", (option,)))
             for whole in self._joined(host, need, board, together, cheapest) if must_join(need) else (together,):
                 rank = (sum(blocker.best.cost for blocker in whole), board, whole)
                 if best is None or rank[:2] < best[:2]:
@@ -501,22 +508,22 @@ class _Look:
         needs = {owner.service: owner for owner in found if owner is not None and not owner.adopted and owner.service != self.need.service}
         if not owners or len([owner for owner in found if owner is not None and owner.service in needs]) < len(owners):
             return
-        services, named = sorted(needs), _and(owners)
+        services = sorted(needs)
         gone = tuple(name for service in services for name in self.scene.names_of[service])
         stop = tuple(Edit("service", service, "replicas", 0) for service in services)
         size = min(len(gone) / 20, 1)
         ends = [self.scene.leases[name] for name in owners if name in self.scene.leases]
         if len(ends) == len(owners):
-            text = f"wait for {self.where} until {'the lease' if len(owners) == 1 else 'the leases'} of {named} end"
+            text = f"wait for {self.where} until {'the lease' if len(owners) == 1 else 'the leases'} of {and_words(owners)} end"
             text += f"{'s' if len(owners) == 1 else ''} on {max(ends)}"
             yield option_of("lease", text, *stop, more=size, lost=gone)
         highest = max(owner.priority for owner in needs.values())
         allow = () if self.scene.problem.preemption else (Edit("fleet", "", "preemption", True),)
         if allow and highest < self.need.priority:
-            text = f"allow fleet_preemption: {named} would give way on {self.where}"
+            text = f"allow fleet_preemption: {LOSERS} would give way"
             yield option_of("preemption", text, *allow, more=size, lost=gone)
         elif highest >= self.need.priority and highest < 100:
-            text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}: {named} would give way"
+            text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}: {LOSERS} would give way"
             yield option_of("priority", text, Edit("service", self.need.service, "priority", highest + 1), *allow, more=size, lost=gone)
         yield option_of(
             "stop",
@@ -525,8 +532,3 @@ class _Look:
             more=size,
             lost=gone,
         )
-
-
-def _and(names: Sequence[str]) -> str:
-    shown = list(names[:3]) + ([f"{len(names) - 3} more"] if len(names) > 3 else [])
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Proposal, edited, planned, propose, told
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota, Resources, Rules, Workspace
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Limit, Problem, Quota, Resources, Rules, Workspace
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import CAUSES, COSTS
 from ansible_collections.gpuops.fleet.tests.bench.planner import explanations, planted, small_fleet
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem
@@ -184,6 +184,66 @@ def test_what_is_told_in_a_crowded_fleet_is_true_of_the_whole_fleet(services: in
             after[change.edits] = {place.name for place in make_plan(change.apply(again)).placements}
         assert f"{each.service}-{each.replica}" in after[change.edits], change.sentence
         assert had - after[change.edits] <= set(change.lost), change.sentence
+
+
+def test_whoever_loses_a_place_by_preemption_is_named_also_where_others_who_wait_use_it() -> None:
+    """A switch for the whole site: the first takes a GPU by it, and who comes after it takes another."""
+    before = (place("low", "0", mode="whole"), place("low", "1", replica=2, mode="whole"))
+    low = need("low", "exclusive", replicas=2, priority=10)
+    top, mid = need("top", "exclusive", priority=30), need("mid", "exclusive", priority=20)
+    (alone,) = proposals(problem([host(l40s(0), l40s(1))], [low, top], before))
+    assert (alone.changes[0].kind, alone.changes[0].lost) == ("preemption", ("low-1",))
+    both = proposals(problem([host(l40s(0), l40s(1))], [low, mid, top], before))
+    assert {(each.changes[0].kind, each.changes[0].lost) for each in both} == {("preemption", ("low-1", "low-2"))}
+    assert {each.changes[0].sentence for each in both} == {"allow fleet_preemption: low-1 and low-2 would give way"}
+
+
+def test_preemption_is_no_change_where_somebody_else_would_lose_a_place_by_it() -> None:
+    small = need("small", "exclusive", priority=10, models=("l40s",))
+    wide = need("wide", "exclusive", priority=10, models=("a100",))
+    before = (place("small", "0", on="h2", mode="whole"), place("wide", "0", mode="whole"))
+    hosts = [host(gpu(0)), host(l40s(0, "h2"), name="h2")]
+    top = need("top", "exclusive", priority=30, models=("a100",))
+    mid = need("mid", "exclusive", priority=20, models=("l40s",))
+    found = {each.service: each.changes[0] for each in proposals(problem(hosts, [small, wide, mid, top], before))}
+    assert (found["top"].kind, found["top"].lost) == ("stop", ("wide-1",))
+    assert (found["mid"].kind, found["mid"].lost) == ("stop", ("small-1",))
+
+
+def test_each_who_waits_is_told_of_hosts_of_its_own_environment() -> None:
+    """Nobody may move what is there, and so many wait that all are asked together. What each environment lacks is its own."""
+    words = ("production", "test")
+    names = [(f"{word}-{number}", word) for word in words for number in range(5)]
+    held = [need(f"{name}-held", "exclusive", adopted=True, environment=word) for name, word in names]
+    wide = [need(f"{word}-{number:02}", "exclusive", environment=word) for word in words for number in range(30)]
+    hosts = [host(gpu(0, name), name=name, environment=word) for name, word in names]
+    before = [place(f"{name}-held", "0", on=name, mode="whole") for name, _word in names]
+    found = proposals(problem(hosts, [*held, *wide], before))
+    assert len(found) == 60
+    for each in found:
+        word = each.service.partition("-")[0]
+        assert each.changes[0].sentence == f"add 30 hosts of environment '{word}', each with a free GPU (a100-sxm4-80gb)"
+
+
+def test_a_board_that_the_gate_refuses_is_not_told_where_another_would_do() -> None:
+    barred = need("new", "exclusive", 20000, bars={("h2", "l40s"): Bar("compute capability 8.9 is below 9.0", "")})
+    held = [need(name, "exclusive", adopted=True) for name in ("aa", "bb")]
+    before = (place("aa", "0", mode="whole"), place("bb", "0", on="h2", mode="whole"))
+    hosts = [host(gpu(0)), host(l40s(0, "h2"), name="h2")]
+    for new, board in ((barred, "a100-sxm4-80gb"), (replace(barred, bars={}), "l40s")):
+        (found,) = proposals(problem(hosts, [*held, new], before))
+        assert found.sentence == f"add a host of environment 'production' with a free GPU ({board})"
+
+
+def test_fewer_gpus_than_a_host_has_are_asked_for_where_that_is_all_it_takes() -> None:
+    """Sixteen are more than any host has; of its four GPUs two are free."""
+    busy = need("low", "exclusive", priority=10, count=2)
+    asked = problem([host(*(gpu(number) for number in range(4)))], [busy, need("wide", "exclusive", priority=50, count=16)])
+    asked = replace(asked, previous=(place("low", "0,1", mode="whole"),))
+    (found,) = proposals(asked)
+    line = "ask for 2 GPUs in place of 16 ('count'): h1 has no more of one board that are free"
+    assert (found.cause, found.changes[0].sentence) == ("count", line)
+    assert places(asked, found)
 
 
 def both_missing(most: int) -> Problem:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import typing as t
+from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice, parse_slice
@@ -297,3 +298,10 @@ def test_the_help_names_the_host_where_the_fewest_move() -> None:
     assert answer(fleet, wanted, before)[1] == "h2 GPU-h2-0 has room for 7g.80gb at 0 only if cc-1 (2g.20gb@2) moves"
     exclusive = [*wanted[:3], need("zz", "exclusive", 60000)]
     assert answer(fleet, exclusive, before)[1] == "h2 has 1 GPU (a100-sxm4-80gb) for it only if cc-1 moves"
+
+
+def test_a_host_whose_boards_are_not_wanted_is_not_said_to_lack_cpus() -> None:
+    small = host(gpu(), capacity=Resources(**{**WITHOUT_LIMIT, "cpus": 2}))
+    wide = need(models=("h100",), resources=Resources(cpus=4))
+    assert answer([small], [wide])[0] == "h1: 1 GPU of a board that is not wanted (a100-sxm4-80gb)"
+    assert answer([small], [replace(wide, models=())])[0] == "h1: needs 4 cpus and has 2 cpus left"

@@ -135,11 +135,12 @@ def test_a_higher_priority_of_the_same_team_takes_what_the_quota_leaves() -> Non
 # Papers
 
 
-def planned(manifests: dict[str, dict[str, str]], **policy: t.Any) -> Planned:
-    """A run with one host of two boards."""
+def planned(manifests: dict[str, dict[str, str]], serving: Planned | None = None, **policy: t.Any) -> Planned:
+    """A run with one host of two boards. ``serving``: the plan of before."""
+    before = {} if serving is None else {"h1": ("plans/h1.yml", serving.plans["h1"].text)}
     texts = [(f"manifests/{name}.yml", manifest_text(name, **more)) for name, more in manifests.items()]
     hosts = {"h1": {"facts": facts([gpu_facts(0), gpu_facts(1)]), "policy": {"fleet_environment": "production", **policy}}}
-    return plan_fleet(texts, {}, hosts, CATALOGUE, ["http"])
+    return plan_fleet(texts, before, hosts, CATALOGUE, ["http"])
 
 
 def refused(manifests: dict[str, dict[str, str]], **policy: t.Any) -> str:
@@ -204,30 +205,45 @@ def test_rules_that_cannot_be_kept_are_one_clear_line(placement: str, line: str)
 @pytest.mark.parametrize(
     ("gpu", "line"),
     [
-        ("{profile: 9g.900gb}", "gpu.profile: no board has a MIG profile '9g.900gb'; "),
         ("{profile: 2g.200gb}", "gpu.profile: no board has a MIG profile '2g.200gb'; did you mean '2g.20gb'?"),
         ("{memory: 8 GiB, models: [a100, h1000]}", "gpu.models[1]: no board has 'h1000' in its name; did you mean 'h100'?"),
-        ("{memory: 8 GiB, not_models: [zzz]}", "gpu.not_models[0]: no board has 'zzz' in its name; write a catalogue id or a part of it"),
+        ("{memory: 8 GiB, not_models: [l40ss]}", "gpu.not_models[0]: no board has 'l40ss' in its name; did you mean 'l40s'?"),
     ],
 )
-def test_a_board_or_a_profile_that_there_is_not_is_refused(gpu: str, line: str) -> None:
+def test_a_slip_in_a_board_or_a_profile_is_refused(gpu: str, line: str) -> None:
     text = refused({"receipt-ocr": {"gpu": gpu}})
     assert line in text
     assert text.count("\n") == 0
 
 
 @pytest.mark.parametrize(
+    ("gpu", "line"),
+    [
+        ("{profile: 9g.900gb}", "gpu.profile: no board has a MIG profile '9g.900gb'; write the name of a MIG profile as NVML has it"),
+        ("{memory: 8 GiB, models: [b300]}", "gpu.models[0]: no board has 'b300' in its name; write a catalogue id or a part of it"),
+    ],
+)
+def test_a_board_that_is_still_to_come_is_waited_for_and_does_not_take_the_places_of_what_serves(gpu: str, line: str) -> None:
+    waits = planned({"receipt-ocr": {"gpu": gpu}})
+    assert [each["service"] for each in waits.unplaced] == ["receipt-ocr"]
+    assert line in refused({"receipt-ocr": {"gpu": gpu}}, serving=planned({"receipt-ocr": {}}))
+    assert planned({"receipt-ocr": {"gpu": "{memory: 8 GiB, models: [a100, b300], not_models: [b300]}"}}).unplaced == []
+
+
+@pytest.mark.parametrize(
     ("field", "word", "line"),
     [
         ("environment", "prodution", "environment: no host has 'prodution' (fleet_environment); did you mean 'production'?"),
-        ("data_class", "personell", "data_class: no host has 'personell' (fleet_data_classes); did you mean 'personal'?"),
+        ("data_class", "personel", "data_class: no host has 'personel' (fleet_data_classes); did you mean 'personal'?"),
     ],
 )
 def test_a_slip_in_a_name_of_the_site_is_refused_and_a_name_of_its_own_only_waits(field: str, word: str, line: str) -> None:
     classes = ["personal", "public"]
     assert line in refused({"receipt-ocr": {field: word}}, fleet_data_classes=classes)
-    other = planned({"receipt-ocr": {field: "drill"}}, fleet_data_classes=classes)
-    assert [each["service"] for each in other.unplaced] == ["receipt-ocr"]
+    for other in ("drill", f"{word[:-3]}-3"):
+        assert [each["service"] for each in planned({"receipt-ocr": {field: other}}, fleet_data_classes=classes).unplaced] == [
+            "receipt-ocr"
+        ]
 
 
 def test_a_quota_for_a_board_that_there_is_not_is_refused() -> None:
