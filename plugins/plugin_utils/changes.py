@@ -498,8 +498,10 @@ class Search:
 
     def _refused(self, need: Need, board: str) -> bool:
         """Does the compatibility gate refuse a board on every host that has it?"""
+        if not any(name == board for _host, name in need.bars):
+            return False
         hosts = [host for host in self.now.hosts if host.environment == need.environment and any(gpu.board == board for gpu in host.gpus)]
-        return bool(hosts and need.bars) and all((host.name, board) in need.bars for host in hosts)
+        return bool(hosts) and all((host.name, board) in need.bars for host in hosts)
 
 
 def _kinds(several: Sequence[tuple[Host | None, Gpu]], joined: int) -> list[tuple[Host | None, Gpu]]:

@@ -124,9 +124,10 @@ def _told(
         if len(part) < len(known):
             then = search.after(edited(_with(search, part), raised)) if part else set()
             part = part if mine | search.placed <= then else known
+        added, edits = f"add {_words(part)}", (*raised, _more(part))
         for key in sorted(mine):
-            words = [*_raise_words(grown, search.scene.needs[key[0]].team), f"add {_words(part)}"]
-            yield key, Option("hosts", COSTS["hosts"] + len(part), "; and ".join(words), (*raised, _more(part)))
+            words = [*_raise_words(grown, search.scene.needs[key[0]].team), added]
+            yield key, Option("hosts", COSTS["hosts"] + len(part), "; and ".join(words), edits)
 
 
 def _known_hosts(search: Search, kinds: Iterable[_Kind], times: int) -> _Hosts:
