@@ -28,7 +28,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import (
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline_jobs import Settings, child_pipeline, name_of, variables_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline_page import TEMPLATE, lines, markdown, page_data, render
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET, read_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET, Turns, read_plan, read_turns
 
 # The collection's own hidden jobs, three directories above this file.
 JOBS = Path(__file__).resolve().parents[2] / "ci" / "child.yml"
@@ -70,8 +70,9 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         text = door.read_text_or_none(arguments["pending"])
         facts = {name: None if name in down else host.get("facts") for name, host in hosts.items()}
         pending = still_pending(read_pending(arguments["pending"], text), last, facts, {**old, **services})
-    changes = compare(last, new, old, services, pending, down, arguments["everything"])
     unplaced = _unplaced(arguments["plans"])
+    without = {(each["service"], each["replica"]) for each in unplaced}
+    changes = compare(last, new, old, services, pending, down, arguments["everything"], without)
     files: dict[str, str] = {}
     if arguments["child"] is not None:
         path = arguments["jobs"] or JOBS
@@ -91,7 +92,10 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         files[arguments["widget"]] = json.dumps(changes.widget(), sort_keys=True) + "\n"
     if arguments["page"] is not None or arguments["markdown"] is not None:
         notes = [f"{host} is down: what is to be done there waits" for host in down]
-        data = page_data(changes, unplaced, notes, arguments["child"] is not None, _reasons(arguments))
+        # Steps stay in the file until somebody else moves.
+        before, turns = _turns(arguments["before"]), _turns(arguments["plans"])
+        turns = Turns() if turns == before else turns
+        data = page_data(changes, unplaced, notes, arguments["child"] is not None, _reasons(arguments), turns)
     if arguments["markdown"] is not None:
         files[arguments["markdown"]] = markdown(data, title=arguments["title"])
     if arguments["page"] is not None:
@@ -143,6 +147,12 @@ def _services(directory: str | None) -> dict[str, Service]:
 def _unplaced(directory: str) -> list[dict[str, t.Any]]:
     path = os.path.join(directory, f"{FLEET}.yml")
     return [] if door.read_text_or_none(path) is None else list(door.read_yaml_file(path).data.get("unplaced") or [])
+
+
+def _turns(directory: str) -> Turns:
+    path = os.path.join(directory, f"{FLEET}.yml")
+    text = door.read_text_or_none(path)
+    return Turns() if text is None else read_turns(path, text)
 
 
 class ActionModule(door.Door):

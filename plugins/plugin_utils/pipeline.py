@@ -184,15 +184,19 @@ def compare(
     pending: Pending | None = None,
     down: Collection[str] = (),
     everything: bool = False,
+    unplaced: Collection[Key] = (),
 ) -> Changes:
     """What changes from the plans ``last`` to the plans ``new`` (host -> plan as data), and what was given before and is not done.
 
     ``old_services`` and ``services``: of the manifests that belong to each. ``down``: hosts to which nobody goes; what is to be done there
-    waits. ``everything``: every service counts as changed where it is.
+    waits. ``everything``: every service counts as changed where it is. ``unplaced``: who has no place in the new plans, and should.
     """
     before, after = _lines(last), _lines(new)
     touched = {name: _other_settings(old_services[name], service) for name, service in services.items() if name in old_services}
-    replicas = tuple(_replica(key, before.get(key), after.get(key), touched.get(key[0], "")) for key in sorted({*before, *after}))
+    replicas = tuple(
+        _replica(key, before.get(key), after.get(key), _why_gone(key, unplaced), touched.get(key[0], ""))
+        for key in sorted({*before, *after})
+    )
     known = {**old_services, **services}
     for waits in (pending or {}).values():
         for name, words in waits.items():
@@ -227,9 +231,13 @@ def place_of(line: Data) -> str:
     return f"{gpus} {line['profile']}@{line['start']}" if "profile" in line else f"{gpus} {line['mode']}"
 
 
-def _replica(key: Key, before: tuple[str, Data] | None, after: tuple[str, Data] | None, touched: str) -> Replica:
+def _why_gone(key: Key, unplaced: Collection[Key]) -> str:
+    return "has no place any more" if key in unplaced else "not wanted any more"
+
+
+def _replica(key: Key, before: tuple[str, Data] | None, after: tuple[str, Data] | None, gone: str, touched: str) -> Replica:
     if before is None or after is None:
-        action, why = (CREATE, "new") if before is None else (DELETE, "not wanted any more, or without a place")
+        action, why = (CREATE, "new") if before is None else (DELETE, gone)
         return Replica(*key, action, before, after, why)
     reasons = []
     if before[0] != after[0]:

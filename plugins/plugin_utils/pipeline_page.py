@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import CREATE, DELETE, KEEP, UPDATE, Changes, Replica, place_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import Turns
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
 from jinja2 import Environment, StrictUndefined, TemplateError
 
@@ -34,8 +35,10 @@ def page_data(
     notes: Iterable[str],
     binding: bool = False,
     reasons: Mapping[str, str] | None = None,
+    turns: Turns | None = None,
 ) -> dict[str, t.Any]:
-    """What the page shows: the counts, a row a replica (what changes first), GPUs whose slices change, who has no place, remarks.
+    """What the page shows: the counts, a row a replica (what changes first), in which order those go who leave places for others, who does
+    not serve meanwhile, GPUs whose slices change, who has no place, remarks.
 
     ``binding``: the plan is one that is carried out, and no preview. ``reasons``: replica -> why its new place is where it is.
     """
@@ -53,6 +56,8 @@ def page_data(
             for host, gpu, before, after in changes.gpus
         ],
         "unplaced": [dict(each) for each in unplaced],
+        "steps": [] if turns is None else list(turns.steps),
+        "outages": [] if turns is None else [dict(each) for each in turns.outages],
         "notes": list(notes),
         "binding": binding,
     }
@@ -106,12 +111,22 @@ def markdown(data: Mapping[str, t.Any], *, title: str) -> str:
             f"| {' | '.join(_plain(row[key]) or '–' for key in ('name', 'word', 'before', 'after', 'why'))} |" for row in data["changed"]
         ]
         text.append("")
+    for title_, told in (("In this order", _steps(data)), ("Does not serve meanwhile", _outages(data))):
+        text += [f"### {title_}", "", *told, ""] if told else []
     if data["gpus"]:
         text += ["| host | GPU | cut as | becomes |", "|---|---|---|---|"]
         text += [f"| {' | '.join(_plain(row[key]) for key in ('host', 'gpu', 'before', 'after'))} |" for row in data["gpus"]]
         text.append("")
     text += [f"- {_plain(note)}" for note in data["notes"]]
     return "\n".join(text).rstrip() + "\n"
+
+
+def _steps(data: Mapping[str, t.Any]) -> list[str]:
+    return [f"{number}. {_plain(step)}" for number, step in enumerate(data["steps"], 1)]
+
+
+def _outages(data: Mapping[str, t.Any]) -> list[str]:
+    return [f"- **{_plain(each['service'])}** replica {each['replica']}: {_plain(each['reason'])}" for each in data["outages"]]
 
 
 def _plain(value: object) -> str:

@@ -132,7 +132,7 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
         return None, Proof()
     start = begin(problem)
     if start.leaving:  # what they hold they may give back, and how much that is depends on where they go
-        return None, None
+        return None, Proof(unproven="who leaves a drained GPU or host gives back what others may take, and the solver does not know of it")
     waiting = [
         (need, replica)
         for need in sorted(start.needs.values(), key=lambda each: each.service)
@@ -143,7 +143,8 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
     must = {key for key in draft.placed if key not in start.placed} if draft.kept else set()
     found = together.plan_together(start.fleet, waiting, _reached(waiting, draft), _opened(draft) if fresh else None, must)
     if found is None:
-        return None, None
+        why = "the fleet is too large for the solver, or it had no answer within its limits"
+        return None, Proof(unproven=why) if program.available() else None
     left, best = missing, draft
     if found.better:
         left = _Queue(start, found.hints).run()

@@ -379,12 +379,13 @@ class Proof:
     ``more``: (priority, how many more of those who were left over could be served at most), of the highest where any could; nothing where
     none could.
     ``gpus``: fewest GPUs on which all who are served could be, None where that was not asked. ``solver``: what proved it, with its version;
-    None where nothing had to be.
+    None where nothing had to be, or could be: ``unproven`` says why, '' where nothing had to be.
     """
 
     more: tuple[tuple[int, int], ...] = ()
     gpus: int | None = None
     solver: str | None = None
+    unproven: str = ""
 
 
 @dataclass(frozen=True)
@@ -393,7 +394,7 @@ class Solution:
 
     ``waiting``: where those of ``unplaced`` are that were on a host that is down or on a drained GPU. They stay in its plan: they run again
     when the host is back, or serve there until there is another place. ``displaced``: who left a place that was right, and for whom.
-    ``proof``: what is proven of it; None where nothing was tried.
+    ``proof``: what is proven of it; None where there is no solver, and of trials.
     """
 
     placements: tuple[Placement, ...]

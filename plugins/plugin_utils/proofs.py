@@ -31,14 +31,19 @@ def proof_lines(solution: Solution) -> Iterator[str]:
     proof = solution.proof
     if not available():
         yield NO_SOLVER
-    elif proof is None:
-        yield "no gap is proven: the solver had no answer within its limits, and places were found one by one"
-    elif proof.solver is not None:
+    elif proof is not None and proof.unproven:
+        yield f"no gap is proven, and places were found one by one: {proof.unproven}"
+    elif proof is not None and proof.solver is not None:
         parts = [f"at most {more} more of priority {priority} could be served" for priority, more in proof.more]
         if solution.unplaced and not parts:
             parts.append("nobody else could be served, unless somebody else stops or moves")
         used = len({uuid for place in solution.placements for uuid in place.gpus})
         if proof.gpus is not None and not solution.unplaced:
-            parts.append(f"it takes {used} GPUs and at least {min(used, proof.gpus)}")
+            fewest = min(used, proof.gpus)
+            parts.append(f"the plan uses {_gpus(used)}; no plan uses fewer than {fewest}, also if nobody wished to be spread")
         if parts:
             yield f"proven by {proof.solver}: {'; '.join(parts)}"
+
+
+def _gpus(number: int) -> str:
+    return f"{number} GPU{'' if number == 1 else 's'}"

@@ -26,6 +26,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import (
     still_pending,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline_jobs import TEMPLATES, Settings, child_pipeline, variables_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import Turns
 
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = ROOT / "ci" / "child.yml"
@@ -316,6 +317,28 @@ def test_the_reason_of_a_new_place_stands_beside_what_changes() -> None:
     changes = compared({}, {"h1": plan(line("a"), line("b", start=4))})
     rows = pipeline_page.page_data(changes, [], [], reasons={"a-1": "the only GPU with room for it"})["changed"]
     assert [row["why"] for row in rows] == ["new; the only GPU with room for it", "new"]
+
+
+def test_who_goes_is_not_wanted_any_more_or_has_no_place() -> None:
+    last = {"h1": plan(line("a"), line("b", start=4))}
+    changes = compare(last, {"h1": plan()}, {}, {}, unplaced={("a", 1)})
+    assert {replica.name: replica.why for replica in changes.replicas} == {"a-1": "has no place any more", "b-1": "not wanted any more"}
+
+
+def test_the_order_of_those_who_leave_places_and_who_stops_meanwhile_are_shown() -> None:
+    step, reason = "move a-1 from h1 GPU-1 to h2 GPU-2", "it moves <within> h1"
+    turns = Turns((step,), ({"service": "b", "replica": 2, "reason": reason},))
+    for told in (turns, None):
+        data = pipeline_page.page_data(compare({}, {}, {}, {}), [], [], turns=told)
+        page = pipeline_page.render(PAGE.read_text(encoding="utf-8"), data, title="")
+        text = pipeline_page.markdown(data, title="")
+        for shown in (
+            f"<li>{step}</li>" in page,
+            "it moves &lt;within&gt; h1" in page,
+            f"1. {step}" in text,
+            "- **b** replica 2: it moves" in text,
+        ):
+            assert shown == (told is not None)
 
 
 def test_the_log_says_the_same_in_lines() -> None:

@@ -15,13 +15,13 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Need, Problem, Proof, Quota, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Limit, Need, Problem, Proof, Quota, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import NO_SOLVER, proof_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program, together
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import stand
 from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
-from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100, gpu, host, l40s
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100, gpu, host, l40s, need, place, problem
 
 GIB = 1024
 
@@ -162,14 +162,23 @@ def test_what_is_proven_is_said_in_one_line() -> None:
     assert line.startswith(f"proven by {program.version()}: ")
     assert line.endswith("could be served" if solution.proof and solution.proof.more else "unless somebody else stops or moves")
     few = make_plan(Problem((host(gpu()),), (Need("ocr", "production", "slice", 9 * GIB),)))
-    assert list(proof_lines(few)) == [f"proven by {program.version()}: it takes 1 GPUs and at least 1"]
+    (line,) = proof_lines(few)
+    assert line.endswith(": the plan uses 1 GPU; no plan uses fewer than 1, also if nobody wished to be spread")
 
 
 def test_a_fleet_too_large_for_one_program_is_planned_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(together, "MOST_COLUMNS", 10)
     solution = make_plan(crowd(0))
-    assert solution.proof is None
-    assert next(iter(proof_lines(solution))).startswith("no gap is proven: the solver had no answer")
+    (line,) = proof_lines(solution)
+    assert line.startswith("no gap is proven, and places were found one by one: the fleet is too large for the solver, or ")
+
+
+def test_while_a_gpu_is_drained_it_is_said_why_no_gap_is_proven() -> None:
+    before = (place("aa", "0", mode="whole"),)
+    drained = replace(l40s(0), drain=Drain("until noon"))
+    solution = make_plan(problem([host(drained, l40s(1))], [need("aa", "exclusive"), need("bb", "exclusive")], before))
+    (line,) = proof_lines(solution)
+    assert line.startswith("no gap is proven, and places were found one by one: who leaves a drained GPU")
 
 
 @pytest.mark.parametrize("geometry", [A100, A30])
