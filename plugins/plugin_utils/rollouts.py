@@ -182,9 +182,9 @@ def deploy_problem(
     had = {name_of(line) for host in last.values() for line in (host.get("plan") or {}).get("services") or ()} if fail_lost else set()
     kept = {name_of(line) for plan in planned["plans"].values() for line in plan["services"]}
     if gone := [each for each in unplaced if f"{each['service']}-{each['replica']}" in had - kept]:
-        return "; ".join(unplaced_lines(gone))
+        return "\n".join(unplaced_lines(gone))
     if unplaced and fail_unplaced:
-        return "; ".join(unplaced_lines(unplaced))
+        return "\n".join(unplaced_lines(unplaced))
     refused = [f"{host}: {record.get('msg')}" for host, record in sorted(records.items()) if "needed" not in record and record.get("msg")]
     if refused:
         return "\n".join(refused)
