@@ -29,6 +29,8 @@ _NULL = re.compile(r"^(?:~|null|Null|NULL|)$")
 _INT = re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$")
 _FLOAT = re.compile(r"^[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?$")
 _TAG = "tag:yaml.org,2002:"
+# What an error says in place of a file where a host's variables or facts are wrong.
+_OF_HOST = "host "
 _SIGNS = list("-+0123456789")
 _RUN = re.compile(rf"(?:[-?:][ \t]+){{{20 * MAX_DEPTH}}}")
 
@@ -46,14 +48,29 @@ class FleetErrors(FleetError):
 
 
 def raise_all(errors: Iterable[FleetError]) -> None:
-    """Raise what was found: nothing, the one error itself, or all of them as one :class:`FleetErrors`."""
-    flat: list[FleetError] = []
+    """Raise what was found: nothing, the one error itself, or all of them as one :class:`FleetErrors`.
+
+    What is said of several hosts in the same words, for it stands in a group's variables, is one error of all of them.
+    """
+    said: dict[tuple[t.Any, ...], list[FleetError]] = {}
     for error in errors:
-        flat.extend(error.errors if isinstance(error, FleetErrors) else [error])
+        for one in error.errors if isinstance(error, FleetErrors) else (error,):
+            own = one.file if one.file is None or not one.file.startswith(_OF_HOST) else None
+            said.setdefault((own, one.line, one.field, one.message, one.hint, one.file is own), []).append(one)
+    flat = [_of_hosts(several) for several in said.values()]
     if len(flat) == 1:
         raise flat[0]
     if flat:
         raise FleetErrors(sorted(flat, key=lambda error: (error.file or "", error.line or 0, str(error))))
+
+
+def _of_hosts(several: Sequence[FleetError]) -> FleetError:
+    first = several[0]
+    hosts = sorted({str(each.file).removeprefix(_OF_HOST) for each in several})
+    if len(hosts) < 2:
+        return first
+    more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
+    return FleetError(first.message, file=f"hosts {', '.join(hosts[:3])}{more}", line=first.line, field=first.field, hint=first.hint)
 
 
 @dataclass(frozen=True)

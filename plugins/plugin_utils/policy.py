@@ -84,7 +84,7 @@ OTHER_VARIABLES = frozenset(
     )
 )
 _NAME = re.compile(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$")
-_DIGITS = re.compile(r"[0-9]{1,9}")
+_DIGITS = re.compile(r"-?[0-9]{1,9}")
 _RANGE = re.compile(r"^([0-9]{1,5})(?:-([0-9]{1,5}))?$")
 
 Mode = t.Literal["mig", "whole", "shared"]

@@ -169,3 +169,17 @@ def test_one_problem_is_raised_as_itself_and_several_each_on_its_line() -> None:
         raise_all([one, two, three])
     assert str(several.value) == "c\ne:30: z\nf:2: a\nf:10: b"
     assert several.value.message == "c"
+
+
+def test_what_is_wrong_on_many_hosts_alike_is_one_line() -> None:
+    """It stands in the variables of a group."""
+    hosts = [f"gpu-{number:02}" for number in range(12)]
+    wrong = [FleetError("no", file=f"host {name}", field="fleet_moves", hint="yes") for name in hosts]
+    one = FleetError("no", file="host gpu-03", field="fleet_ports")
+    with pytest.raises(FleetError) as caught:
+        raise_all([*wrong, one, FleetError("no", file="hosts.yml", line=3)])
+    assert str(caught.value).splitlines() == [
+        "host gpu-03: fleet_ports: no",
+        "hosts gpu-00, gpu-01, gpu-02 and 9 more: fleet_moves: no; yes",
+        "hosts.yml:3: no",
+    ]

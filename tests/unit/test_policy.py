@@ -127,3 +127,8 @@ def test_ports_are_read_as_ranges(text: str, ports: tuple[int, ...]) -> None:
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a range of ports"):
         parse_ports(text)
+
+
+def test_a_number_below_zero_as_text_is_told_as_such() -> None:
+    with pytest.raises(FleetError, match="fleet_moves: '-1' is not right; it must be at least 0"):
+        read_policy("h1", {"fleet_environment": "production", "fleet_moves": "-1"})
