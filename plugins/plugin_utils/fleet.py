@@ -38,7 +38,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
     unplaced_lines,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy, SitePolicy, read_policy, site_policy
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Host, Need, Placement, Problem, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Gpu, Host, Need, Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import proof_data, proof_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import changed_in_place, host_rollouts, who_leaves
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site
@@ -380,15 +380,18 @@ def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], before: Col
     return notes
 
 
-def _drain_notes(host: Host, solution: Solution) -> list[str]:
-    """A line for each drained GPU: who is on it still."""
-    notes = []
+def _drain_notes(host: Host, solution: Solution) -> Iterator[str]:
+    """A line for all GPUs that are drained for one reason: who is on them still."""
+    drained: dict[str, list[Gpu]] = {}
     for gpu in host.gpus:
         if gpu.drain is not None:
-            stay = sorted(each.name for each in (*solution.placements, *solution.waiting) if gpu.uuid in each.gpus)
-            who = f"{', '.join(stay)} stay on it" if stay else "nothing stays on it"
-            notes.append(f"{host.name} {gpu.short} is {gpu.drain.words}: {who}")
-    return notes
+            drained.setdefault(gpu.drain.words, []).append(gpu)
+    for words, gpus in drained.items():
+        uuids = {gpu.uuid for gpu in gpus}
+        stay = sorted(each.name for each in (*solution.placements, *solution.waiting) if uuids.intersection(each.gpus))
+        who = f"{', '.join(stay)} stay{'s' if len(stay) == 1 else ''}" if stay else "nothing stays"
+        which, are, it = (f"{gpus[0].short}", "is", "it") if len(gpus) == 1 else (f"{len(gpus)} GPUs", "are", "them")
+        yield f"{host.name} {which} {are} {words}: {who} on {it}"
 
 
 def _proposal(

@@ -167,6 +167,14 @@ def test_a_plan_says_who_moved_and_why_and_a_second_plan_is_the_same_bytes(whole
     assert {name: each.text for name, each in again.plans.items()} == {name: each.text for name, each in second.plans.items()}
 
 
+def test_a_drained_host_is_one_line_whatever_the_number_of_its_gpus() -> None:
+    hosts = fleet()
+    whole = facts([gpu_facts(number, "h2") for number in range(4)], drains_idle=[])
+    whole["host"]["drain"] = DRAIN
+    hosts["h2"]["facts"] = whole
+    assert plan(hosts).notes == [f"h2 4 GPUs are {WORDS}: nothing stays on them"]
+
+
 def test_who_stays_is_in_the_plan_of_the_host_and_in_the_list_of_those_without_a_place() -> None:
     first = plan(fleet())
     both = fleet(h1=DRAIN, h2={**DRAIN, "by": "ann", "reason": "dust", "until": None})
@@ -175,7 +183,7 @@ def test_who_stays_is_in_the_plan_of_the_host_and_in_the_list_of_those_without_a
     assert {name: each.text for name, each in second.plans.items()} == {name: each.text for name, each in first.plans.items()}
     assert second.unplaced[0]["reason"].startswith(f"its place, 1g.10gb@0 on h1 GPU-h1-0, is {WORDS}, and there is none elsewhere: ")
     assert any(line.endswith("no place elsewhere, stays on h1 GPU-h1-0 1g.10gb@0") for line in second.table)
-    assert second.notes == [f"h1 GPU-h1-0 is {WORDS}: ocr-1 stay on it", "h2 GPU-h2-0 is drained by ann (dust): ocr-2 stay on it"]
+    assert second.notes == [f"h1 GPU-h1-0 is {WORDS}: ocr-1 stays on it", "h2 GPU-h2-0 is drained by ann (dust): ocr-2 stays on it"]
     forced = plan(fleet(h1=DRAIN, h2={**DRAIN, "force": True}), first)
     assert (names(forced, "h1"), names(forced, "h2"), [each["replica"] for each in forced.unplaced]) == (["ocr-1"], [], [1, 2])
 
