@@ -215,3 +215,20 @@ def test_another_replica_makes_way_for_one_that_may_not_join_its_own_class(limit
     assert int((~seats.room.empty).sum()) == opened
     assert (seats.room.left >= 0).all()
     assert seats.held(1).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(("small", "served"), [(2.0, 4), (5.0, 3)])
+def test_one_replica_goes_to_another_host_so_that_one_who_waits_has_the_cpus(small: float, served: int) -> None:
+    """Each host has 3 of its 8 CPUs left and 4 are asked for; a replica of 2 goes to the other host, one of 5 has no room there."""
+    classes: list[dict[str, t.Any]] = [
+        {"key": "large", "replicas": 1, "memory_mib": 1024, "cpus": 5.0},
+        {"key": "other", "replicas": 1, "memory_mib": 1024, "cpus": 5.0 - small},
+        {"key": "small", "replicas": 1, "memory_mib": 1024, "cpus": small},
+        {"key": "wide", "replicas": 1, "memory_mib": 1024, "cpus": 4.0},
+    ]
+    filling, seats = seated(classes, [("small", 0, 0), ("other", 0, 0), ("large", 1, 0)], gpus=1)
+    filling.fill()
+    assert len(seats.present()) == served
+    assert (seats.room.left >= 0).all()
+    assert int((~seats.room.empty).sum()) == 2
+    assert filling.waiting.sum() == 4 - served

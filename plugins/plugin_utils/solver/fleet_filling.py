@@ -29,6 +29,8 @@ if t.TYPE_CHECKING:
 ROUNDS = 4
 # GPUs that are looked at in search of one that may change places, in all.
 MOST_SWAPS = 4000
+# Replicas that it is tried to move for others, in all.
+MOST_MOVES = 2000
 # GPUs that it is tried to close, in all.
 MOST_CLOSED = 200
 
@@ -48,7 +50,9 @@ class Filling:
         }
         order = numpy.searchsorted(options.klass, numpy.arange(len(options.classes) + 1))
         self.options_of = [range(int(order[klass]), int(order[klass + 1])) for klass in range(len(options.classes))]
-        self.swaps, self._swaps = MOST_SWAPS, dict[int, Swap]()
+        self.swaps, self._swaps, self.moves = MOST_SWAPS, dict[int, Swap](), MOST_MOVES
+        # Classes of which nobody can move, as things are.
+        self._stuck: set[int] = set()
         # By priority: memory and worth that each team holds.
         self._by_level = {level: numpy.zeros((2, len(options.quotas))) for level in options.levels}
         for one in seats:
@@ -103,7 +107,7 @@ class Filling:
 
     def _top_up(self, klass: int) -> None:
         """As many waiting replicas of a class as find room as things are: on GPUs in use first."""
-        for step in (self._place_in_use, self._place_by_swap, self._place_opened):
+        for step in (self._place_in_use, self._place_by_swap, self._place_opened, self._place_by_move):
             for option in self.options_of[klass]:
                 while True:
                     number = min(int(self.waiting[klass]), self._allowed(option))
@@ -143,6 +147,58 @@ class Filling:
                 self._count(seats, numpy.asarray([first]), 1)
                 return 1
         return 0
+
+    def _place_by_move(self, klass: int, option: int, _number: int) -> int:
+        """Seat one replica on a host that lacks CPU or RAM for it, after somebody has gone from there to wherever there is room."""
+        options, shape = self.options, int(self.options.shape[option])
+        if options.count[klass] > 1 or self.moves <= 0:
+            return 0
+        seats = self.seats[options.group[option]]
+        fits = seats.room.gpus_for(shape, 1)
+        hosts = numpy.flatnonzero(fits.any(axis=1) & (seats.held(klass) < options.per_host[klass]))
+        need = seats.needs(numpy.asarray([klass]))[0]
+        lacking = numpy.maximum(need - seats.room.left[hosts], 0.0)
+        nearest = numpy.argsort((lacking / numpy.maximum(need, NEARLY)).sum(axis=1), kind="stable")[:TRIED]
+        for host, lacks in zip(hosts[nearest].tolist(), lacking[nearest], strict=True):
+            there = seats.on(host)
+            asked = seats.needs(seats.klass[there])
+            able = (
+                (asked >= lacks - NEARLY).all(axis=1) & (seats.gpus[there] & (seats.gpus[there] - 1) == 0) & (seats.klass[there] != klass)
+            )
+            gpu = int((fits & ~seats.room.empty)[host].argmax() if (fits & ~seats.room.empty)[host].any() else fits[host].argmax())
+            for one in there[able][numpy.argsort(asked[able].sum(axis=1), kind="stable")].tolist():
+                goes = int(seats.klass[one])
+                if goes in self._stuck:
+                    continue
+                if self.moves <= 0:
+                    return 0
+                self.moves -= 1
+                if self._moved_out(seats, one, (klass, shape, host, 1 << gpu)):
+                    return 1
+                self._stuck.add(goes)
+        return 0
+
+    def _moved_out(self, seats: Seats, one: int, comes: tuple[int, int, int, int]) -> bool:
+        """A replica goes elsewhere, and another comes to where it was: (class, shape, host, GPUs). Nothing changes if there is no room."""
+        goes = int(seats.klass[one])
+        old = goes, int(seats.shape[one]), int(seats.host[one]), int(seats.gpus[one])
+        new = self._changed(seats, one, comes)
+        for opened in (False, True):
+            for option in self.options_of[goes]:
+                if self._allowed(option) and self._place(self.seats[self.options.group[option]], goes, option, 1, opened=opened):
+                    self._stuck.clear()
+                    return True
+        self._changed(seats, new, old)
+        return False
+
+    def _changed(self, seats: Seats, one: int, comes: tuple[int, int, int, int]) -> int:
+        """Let one go and seat another; the number of that."""
+        leaving, first = numpy.asarray([one]), seats.size
+        seats.drop(leaving)
+        self._count(seats, leaving, -1)
+        seats.add(*(numpy.asarray([each]) for each in comes))
+        self._count(seats, numpy.asarray([first]), 1)
+        return first
 
     def _close(self) -> None:
         """Close GPUs whose only replica could not join others for its class's limit for a host: somebody makes way for it. All replicas
