@@ -198,9 +198,15 @@ def _host_reason(case: Case, host: HostState, lacks: _Reason | None) -> _Reason:
     if isinstance(ports, str):
         return _Reason(ports)
     lost = in_the_way(case.fleet, host, need)
-    if not lost and need.rules.all_or_nothing and need.replicas > 1:
+    if not lost and need.rules.all_or_nothing and need.replicas > 1 and _most_of_a_board(host, need) >= need.count:
         return _Reason(f"has room for one, and not for all {need.replicas} replicas (all_or_nothing)")
     return _Reason(words(need, lost) if lost else f"no {need.count} free GPUs of one board")
+
+
+def _most_of_a_board(host: HostState, need: Need) -> int:
+    """How many GPUs of one board could take it."""
+    open_ = Counter(state.gpu.board for state in host.gpus if gpu_refusal(state, need) is None)
+    return max(open_.values(), default=0)
 
 
 def link_refusal(host: HostState, need: Need) -> str | None:

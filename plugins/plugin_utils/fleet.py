@@ -15,7 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Propos
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge, drivers_below
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.consolidating import consolidated
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.known_words import unknown_words
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.known_words import idle_words, unknown_words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.leasing import lease_ends
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, read_manifests
@@ -109,6 +109,8 @@ def plan_fleet(
     manifests, previous, policies = _read_all(manifest_texts, plan_texts, hosts, runtimes)
     bars = _bars(judge, catalogue, hosts, manifests)
     problem = _problem(manifests, previous, policies, hosts, catalogue, found or (), bars)
+    if previous.keys() <= hosts.keys():
+        raise_all(unknown_words(manifests, problem, catalogue))
     problem = replace(problem, moves=0, preemption=False) if others_stay else problem
     states, before, changed = problem.hosts, problem.previous, problem.changed
     digests = {manifest.service: manifest.digest() for manifest in manifests}
@@ -146,6 +148,7 @@ def plan_fleet(
         notes=[
             *_notes(states, previous, before, solution),
             *_gate_notes(states, problem.needs, solution),
+            *idle_words(manifests, problem, catalogue),
             *room_notes(problem, solution),
         ],
         proposal=_proposal(states, before, solution, hosts),
@@ -233,8 +236,6 @@ def _problem(
     digests = {manifest.service: manifest.digest() for manifest in manifests}
     lines = [line for plan in previous.values() for line in plan.data["services"]]
     changed = frozenset(line["service"] for line in lines if line["manifest"] != digests.get(line["service"]))
-    if previous.keys() <= hosts.keys() and not any(state.down for state in states):
-        raise_all(unknown_words(manifests, site.quotas, states, catalogue, {place.service for place in before}))
     needs = tuple(need_of(manifest, bars) for manifest in manifests)
     return Problem(tuple(states), needs, tuple(before), changed, **site._asdict())
 
@@ -355,6 +356,7 @@ def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], before: Col
     """What a person should know and nobody has to mend."""
     notes = []
     here = {host.name for host in states}
+    wanted = {f"{each.service}-{each.replica}" for each in (*solution.placements, *solution.unplaced)}
     for name in sorted(set(previous) - here):
         count = len(previous[name].data["services"])
         if count:
@@ -368,7 +370,7 @@ def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], before: Col
             continue
         notes.extend(_drain_notes(host, solution))
         for gpu in host.gpus:
-            gone = sorted(each.name for each in before if gpu.uuid in each.gpus)
+            gone = sorted(each.name for each in before if gpu.uuid in each.gpus and each.name in wanted)
             if gone and gpu.blocked is not None and not gpu.away:
                 notes.append(f"{host.name} {gpu.short} is {gpu.blocked}: {', '.join(gone)} cannot stay there")
         away = [f"{gpu.pci or gpu.short} {gpu.blocked}" for gpu in host.gpus if gpu.away and gpu.blocked is not None]

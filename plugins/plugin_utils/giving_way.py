@@ -388,6 +388,10 @@ class Room:
             way: Displacement = "preempted"
             while (debit := draft.fleet.books.refusal(need.team, charge)) is not None:
                 key = self._debtor(need, debit)
+                if key is None and debit.lent and debit.workspace:
+                    # Nobody who borrowed may be asked; where preemption is allowed, anybody of the workspace who is lower may.
+                    debit = debit._replace(lent=False)
+                    key = self._debtor(need, debit)
                 if key is None:
                     break
                 way = "reclaimed" if debit.lent else way

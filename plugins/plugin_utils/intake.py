@@ -38,6 +38,7 @@ FACTS_SCHEMA = 1
 # Holders of these kinds compute. A file that is merely open (a monitor, the persistence daemon) keeps no service away.
 COMPUTING = frozenset({"compute", "graphics", "mps"})
 _NVIDIA = "0x10de"
+_RESERVE = "write what the system itself needs, or see why so little was found (a disk that is not mounted?)"
 
 Facts = Mapping[str, t.Any]
 
@@ -202,7 +203,7 @@ def _capacity(name: str, sensed: Facts, policy: Policy) -> Resources:
         if what in reserve.model_fields_set:
             said, left = (f"{amount:g}" if what == "cpus" else gib(int(amount)) for amount in (asked, there))
             wrong = f"{said} is more than the host has, {left}"
-            raise FleetError(wrong, file=f"host {name}", field=f"fleet_reserve.{what}", hint="write what the system itself needs")
+            raise FleetError(wrong, file=f"host {name}", field=f"fleet_reserve.{what}", hint=_RESERVE)
     return have.less(kept)
 
 

@@ -5,78 +5,103 @@
 
 from __future__ import annotations
 
-import difflib
 import typing as t
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Quota
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.placement_rules import near
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Problem
+
+# Parts of names that are shorter are all alike.
+_LONG: t.Final = 4
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
 
 
-def unknown_words(
-    manifests: Sequence[Manifest], quotas: Sequence[Quota], hosts: Sequence[Host], catalogue: Catalogue, serving: Collection[str]
-) -> Iterator[FleetError]:
-    """A line for each word that is a slip of the pen, or, of boards and profiles, that would take the places of a service that has some.
+def unknown_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Catalogue) -> Iterator[FleetError]:
+    """A line for each environment and class of data that is a slip of the pen (:func:`_meant`), and for boards and profiles that there are
+    not and that would take the places of a service.
 
-    All of them may be of hosts that are still to come, so what nothing has is refused only if something has one that reads much like it, or
-    its service is in ``serving``. An environment or a class of data may have been taken from the last host that had it, and that is meant.
-    To be asked only where all hosts of the site are here.
+    All of them may be of hosts that are still to come, or whose GPUs are gone: boards and profiles are refused only of a service that has
+    places and whose manifest has changed. Nothing is refused while a host is down; to be asked only where all hosts of the site are here.
     """
-    gpus = [gpu for host in hosts for gpu in host.gpus]
-    boards = sorted({*catalogue.boards, *(gpu.board for gpu in gpus)})
-    profiles = sorted({profile.name for gpu in gpus if gpu.geometry is not None for profile in gpu.geometry.profiles} | catalogue.profiles)
+    hosts = problem.hosts
+    if any(host.down for host in hosts):
+        return
+    serving = {place.service for place in problem.previous} & problem.changed
+    boards = _boards(problem, catalogue)
+    seen = {profile.name for host in hosts for gpu in host.gpus if gpu.geometry is not None for profile in gpu.geometry.profiles}
+    profiles = sorted(seen | catalogue.profiles)
     names = (
         ("environment", "fleet_environment", sorted({host.environment for host in hosts})),
         ("data_class", "fleet_data_classes", sorted({each for host in hosts for each in host.data_classes})),
     )
     for manifest in manifests:
-        asked, serves = manifest.model.gpu, manifest.service in serving
         for field, setting, known in names:
             word = getattr(manifest.model, field)
-            if word is not None and word not in known and (meant := _name_like(word, known)):
-                yield manifest.located.error((field,), f"no host has '{word}' ({setting})", _hint(meant, ""))
-        lost = serves and asked.models and not any(_names_any(word, boards) for word in asked.models)
-        for field, words, gone in (("models", asked.models, lost), ("not_models", asked.not_models, False)):
-            for index, word in enumerate(words):
-                if not _names_any(word, boards) and ((meant := _board_like(word, boards)) or gone):
-                    hint = _hint(meant, "write a catalogue id or a part of it, such as a100")
-                    yield manifest.located.error(("gpu", field, index), f"no board has '{word}' in its name", hint)
-        word = asked.profile
-        if word is not None and word not in profiles and ((meant := _like(word, profiles)) or serves):
-            hint = _hint(meant, "write the name of a MIG profile as NVML has it, such as 1g.10gb")
-            yield manifest.located.error(("gpu", "profile"), f"no board has a MIG profile '{word}'", hint)
-    for quota in quotas:
-        for word in sorted({limit.board for limit in quota.limits if limit.board}):
-            if not _names_any(word, boards) and (meant := _board_like(word, boards)):
-                field = f"fleet_quotas.teams.{quota.team}.models.{word}"
-                yield FleetError(f"no board has '{word}' in its name", field=field, hint=_hint(meant, ""))
+            if word is not None and word not in known and (meant := _meant(word, known)):
+                yield manifest.located.error((field,), f"no host has '{word}' ({setting})", f"did you mean '{meant}'?")
+        if manifest.service not in serving:
+            continue
+        asked = manifest.model.gpu
+        for index, word in enumerate(asked.models if not any(_names_any(each, boards) for each in asked.models) else ()):
+            hint = near(word.lower(), _parts(boards), "write a catalogue id or a part of it, such as a100")
+            yield manifest.located.error(("gpu", "models", index), f"no board has '{word}' in its name", hint)
+        if asked.profile is not None and asked.profile not in profiles:
+            hint = near(asked.profile, profiles, "write the name of a MIG profile as NVML has it, such as 1g.10gb")
+            yield manifest.located.error(("gpu", "profile"), f"no board has a MIG profile '{asked.profile}'", hint)
 
 
-def _like(word: str, known: Collection[str]) -> str | None:
-    """One that was meant: a letter or two are other ones."""
-    return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.85)), None)
+def idle_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Catalogue) -> Iterator[str]:
+    """A line for each word that keeps nobody from a board, though somebody wrote it for that: no board has it in its name."""
+    boards = _boards(problem, catalogue)
+    for manifest in manifests:
+        for index, word in enumerate(manifest.model.gpu.not_models):
+            if not _names_any(word, boards):
+                hint = near(word.lower(), _parts(boards), "nothing is kept from it")
+                yield str(manifest.located.error(("gpu", "not_models", index), f"no board has '{word}' in its name", hint))
+    for quota in problem.quotas:
+        for word in sorted({limit.board for limit in quota.limits if limit.board and not _names_any(limit.board, boards)}):
+            hint = near(word.lower(), _parts(boards), "nothing is limited by it")
+            yield f"fleet_quotas.teams.{quota.team}.models.{word}: no board has '{word}' in its name; {hint}"
 
 
-def _name_like(word: str, known: Collection[str]) -> str | None:
-    """Among names that people count on with, ``dc-3`` was not meant to be ``dc-2``."""
-    return _like(word, [name for name in known if _digits(name) == _digits(word)])
+def _boards(problem: Problem, catalogue: Catalogue) -> list[str]:
+    return sorted({*catalogue.boards, *(gpu.board for host in problem.hosts for gpu in host.gpus)})
 
 
-def _digits(name: str) -> list[str]:
-    return [each for each in name if each.isdigit()]
+def _parts(boards: Iterable[str]) -> list[str]:
+    return sorted({part for board in boards for part in (board, board.partition("-")[0])})
 
 
-def _board_like(word: str, boards: Collection[str]) -> str | None:
-    return _like(word.lower(), {part for board in boards for part in (board, board.partition("-")[0])})
+def _meant(word: str, known: Iterable[str]) -> str | None:
+    """The name that one letter too many, too few, another one or two in the wrong order made this word of.
+
+    Names are made of each other on purpose: ``dc-3`` and ``dc-2``, ``staging-a`` and ``staging``, ``v100s`` and ``v100``, ``team-a-prod``
+    and ``team-b-prod``. Those are no slips.
+    """
+    return next((name for name in sorted(known) if _is_slip(word, name)), None)
+
+
+def _is_slip(word: str, name: str) -> bool:
+    if word.startswith(name) or word.endswith(name) or name.startswith(word) or name.endswith(word):
+        return False
+    parts, others = word.split("-"), name.split("-")
+    differ = [(one, other) for one, other in zip(parts, others, strict=False) if one != other]
+    if len(parts) != len(others) or len(differ) != 1:
+        return False
+    one, other = differ[0]
+    digits = [[each for each in part if each.isdigit()] for part in (one, other)]
+    return digits[0] == digits[1] and min(len(one), len(other)) >= _LONG and _is_a_letter_off(one, other)
+
+
+def _is_a_letter_off(one: str, other: str) -> bool:
+    first = next((at for at, (left, right) in enumerate(zip(one, other, strict=False)) if left != right), min(len(one), len(other)))
+    swapped = one[first : first + 2] == other[first : first + 2][::-1] and one[first + 2 :] == other[first + 2 :]
+    return one[first:] == other[first + 1 :] or one[first + 1 :] == other[first:] or one[first + 1 :] == other[first + 1 :] or swapped
 
 
 def _names_any(word: str, boards: Collection[str]) -> bool:
     return any(word.lower() in board for board in boards)
-
-
-def _hint(meant: str | None, otherwise: str) -> str:
-    return f"did you mean '{meant}'?" if meant else otherwise

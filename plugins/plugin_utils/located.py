@@ -55,8 +55,9 @@ def raise_all(errors: Iterable[FleetError]) -> None:
     said: dict[tuple[t.Any, ...], list[FleetError]] = {}
     for error in errors:
         for one in error.errors if isinstance(error, FleetErrors) else (error,):
-            own = one.file if one.file is None or not one.file.startswith(_OF_HOST) else None
-            said.setdefault((own, one.line, one.field, one.message, one.hint, one.file is own), []).append(one)
+            alike = one.file is not None and one.file.startswith(_OF_HOST) and (one.field or "").startswith("fleet_")
+            own = None if alike else one.file
+            said.setdefault((own, one.line, one.field, one.message, one.hint, alike), []).append(one)
     flat = [_of_hosts(several) for several in said.values()]
     if len(flat) == 1:
         raise flat[0]

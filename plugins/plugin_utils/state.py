@@ -164,8 +164,9 @@ class GpuState:
             self._come_back()
         if owner in self.tenants:
             self.tenants.remove(owner)
-            self.memory_free += memory_mib
-            self.compute_free = round(self.compute_free + compute, 6)
+            if self.mode == "shared":  # who had the whole GPU took no share of it
+                self.memory_free += memory_mib
+                self.compute_free = round(self.compute_free + compute, 6)
         if not self.owners and not self.tenants:
             self.mode = self.gpu.pin.mode if self.gpu.pin else None
             self.sharing = self.gpu.pin.sharing if self.gpu.pin and self.gpu.pin.mode == "shared" else None

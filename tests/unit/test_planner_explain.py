@@ -300,6 +300,11 @@ def test_the_help_names_the_host_where_the_fewest_move() -> None:
     assert answer(fleet, exclusive, before)[1] == "h2 has 1 GPU (a100-sxm4-80gb) for it only if cc-1 moves"
 
 
+def test_a_group_has_no_room_for_one_where_its_gpus_are_of_two_boards() -> None:
+    pairs = need("pairs", "exclusive", count=2, replicas=2, rules=Rules(all_or_nothing=True))
+    assert answer([host(gpu(0), l40s(1))], [pairs])[0] == "h1: no 2 free GPUs of one board"
+
+
 def test_a_host_whose_boards_are_not_wanted_is_not_said_to_lack_cpus() -> None:
     small = host(gpu(), capacity=Resources(**{**WITHOUT_LIMIT, "cpus": 2}))
     wide = need(models=("h100",), resources=Resources(cpus=4))

@@ -153,6 +153,15 @@ def test_a_higher_priority_takes_the_place_of_the_fewest_and_lowest() -> None:
     assert "high-1" not in solved(replace(given_, preemption=False))[0]
 
 
+def test_who_had_a_whole_gpu_leaves_no_more_to_share_than_it_has() -> None:
+    """The GPU is too small, and stays too small when somebody has gone from it."""
+    small = [l40s(number, memory_mib=24576) for number in range(2)]
+    needs = [need("low", "exclusive", 15000, priority=50), need("top", "shared", 30000, priority=90)]
+    given_ = problem([host(*small, modes=("shared", "whole"))], needs, [place("low", "0", mode="whole")])
+    solution = make_plan(replace(given_, preemption=True))
+    assert [each.service for each in solution.unplaced] == ["top"]
+
+
 def test_nobody_gives_way_to_the_same_priority() -> None:
     needs = [need("first", memory_mib=60000), need("second", memory_mib=60000)]
     given_ = replace(problem([host(gpu(mig=True))], needs, [place("second", "0:7g.80gb@0")]), preemption=True)
