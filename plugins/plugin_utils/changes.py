@@ -10,7 +10,7 @@ What is tried is bounded by an amount of work and not by a clock, so the same in
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all import by_hosts, by_quotas
@@ -37,7 +37,10 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     Option,
     Spot,
     and_words,
+    choices_of,
+    combined,
     edited,
+    named,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 
@@ -136,6 +139,15 @@ def propose(
     return [found[(each.service, each.replica)] for each in solution.unplaced]
 
 
+class _First(t.NamedTuple):
+    """The first changes of a service that were found: whom they serve, what was in the way, and of what kind of option the first is."""
+
+    changes: tuple[Change, ...] = ()
+    served: Set[int] = frozenset()
+    cause: str = ""
+    kind: str = ""
+
+
 @dataclass
 class _Known:
     """What the search for one service says of the next that asks for the same: what is in the way, what could be tried, which GPUs would
@@ -205,19 +217,22 @@ class Search:
             self.known[alike] = _Known(*self._options(alike, rest), self._board(alike))
         known = self.known[alike]
         cause = known.cause
-        options = [(word, _named(option, need.service)) for word, option in known.options]
+        options = [(word, named(option, need.service)) for word, option in known.options]
         raised = self.raised(need, True) if known.room and self.books.limits(need) and not self.many else None
-        options += [] if raised is None else [("quota", raised)]
+        options = sorted([*options, *([] if raised is None else [("quota", raised)])], key=lambda each: (each[1].cost, each[1].text))
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options
-        changes, served, of = self._first(need, tried, rest[:1])
-        if changes:
-            cause = cause if of in OF_THE_NEED and cause not in OF_THE_NEED else of
-            yield from (Proposal(need.service, number, self.words.get(number, cause), changes) for number in rest if number in served)
-            rest = [number for number in rest if number not in served]
-            also = self._also(need, changes[0], rest)
-            yield from (Proposal(need.service, number, self.words.get(number, cause), changes[:1]) for number in rest if number in also)
-            rest = [number for number in rest if number not in also]
-        known.found, known.kind = True, changes[0].kind if changes else ""
+        first = self._first(need, tried, rest[:1])
+        known.found, known.kind = True, first.kind
+        while first.changes:
+            cause = cause if first.cause in OF_THE_NEED and cause not in OF_THE_NEED else first.cause
+            also = self._also(need, first.changes[0], [number for number in rest if number not in first.served])
+            for number in rest:
+                told_ = first.changes if number in first.served else first.changes[:1] if number in also else ()
+                if told_:
+                    yield Proposal(need.service, number, self.words.get(number, cause), told_)
+            rest = [number for number in rest if number not in first.served | also]
+            # What is done in one place may serve no more than one: the others are asked about what is done in several.
+            first = self._first(need, options, rest[:1]) if rest and not self.many else _First()
         if rest:
             added, more = self._hosts(need, rest, known) if not self.many else (None, set())
             for number in rest:
@@ -234,10 +249,12 @@ class Search:
             return "host down", [], ""
         scene, number = self._scene_of(need, replicas[0])
         spots = scene.spots(need, f"{need.service}-{number}")
-        found = [(spot.cause, _combined(spot, choice)) for spot in spots[:4] for choice in _choices(spot)]
+        found = [(spot.cause, combined(spot, choice)) for spot in spots[:4] for choice in choices_of(spot)]
         cause = self._binding(need, spots)
         if cause in ("in use", "priority", "lease") and self.now.moves < 8:
             found.append((cause, Option("moves", COSTS["moves"], "", (Edit("fleet", "", "moves", 8),))))
+        if cause == "host down":
+            found = [each for each in found if each[0] not in OF_THE_NEED]
         room = spots[0].host if spots and not spots[0].blockers else ""
         if cause in _OF_GPUS and (every := scene.everywhere(need, cause)) is not None:
             found.append((cause, every))
@@ -249,11 +266,18 @@ class Search:
 
     def _binding(self, need: Need, spots: Sequence[Spot]) -> str:
         """The cause at the place that is nearest to being right: one on a GPU of the right kind, if there is any."""
+        if not spots and any(host.down for host in self.now.hosts if host.environment == need.environment):
+            return "host down"
         if not spots:
             gpus = any(host.gpus for host in self.now.hosts if host.environment == need.environment)
             return "in use" if gpus else "no GPU"
+        if all(any(blocker.cause in OF_THE_NEED for blocker in spot.blockers) for spot in spots) and self._is_on_a_host_that_is_down(need):
+            return "host down"
         nearest = min(spots, key=lambda spot: (any(blocker.cause in OF_THE_NEED for blocker in spot.blockers), spot.rank))
         return nearest.cause if nearest.blockers else self._site_cause(need)
+
+    def _is_on_a_host_that_is_down(self, need: Need) -> bool:
+        return any(self._is_down(place.host) for place in self.solution.waiting if place.service == need.service)
 
     def _scene_of(self, need: Need, number: int) -> tuple[Scene, int]:
         """The fleet as the replica finds it; for a group that has no place as a whole, as the first finds it that is one too many."""
@@ -289,11 +313,11 @@ class Search:
         new = [] if solution is None else [place for place in solution.placements if (place.service, place.replica) not in self.placed]
         return self.books.raised(need, new) if any(place.service == need.service for place in new) else None
 
-    def _first(self, need: Need, options: Sequence[tuple[str, Option]], targets: Sequence[int]) -> tuple[tuple[Change, ...], set[int], str]:
-        """The cheapest option that serves the targets, one of another kind that serves as many, whom they serve, what was in the way."""
+    def _first(self, need: Need, options: Sequence[tuple[str, Option]], targets: Sequence[int]) -> _First:
+        """The cheapest option that serves the targets, and one of another kind that serves as many."""
         found: list[Change] = []
         served: set[int] = set()
-        word = ""
+        word, kind = "", ""
         able = not self.many or (self.left > self.share // 2 and self.proving > 0)
         for cause, option in options[:TRIES] if able else ():
             if found and (option.kind == found[0].kind or option.cost > 2 * found[0].cost + 100):
@@ -305,11 +329,13 @@ class Search:
                 # Nobody has to give way after all: the rest of it may do.
                 least, also, losers = self._proved(need, option.mild, targets)
                 change, now, lost = (least, also, losers) if least is not None and served <= also else (change, now, lost)
+            if found and change.kind == found[0].kind:
+                continue
             found.append(change.said(lost))
             if len(found) == 2:
                 break
-            word, served = cause, now
-        return tuple(found), served, word
+            word, served, kind = cause, now, option.kind
+        return _First(tuple(found), served, word, kind)
 
     def _proved(self, need: Need, option: Option, targets: Sequence[int]) -> tuple[Change | None, set[int], list[str]]:
         """As :meth:`_tried`, if it holds in the whole fleet; and who loses a place by it there."""
@@ -346,7 +372,8 @@ class Search:
         """Whom a change of the service's own manifest serves on other hosts than the one that it was tried on."""
         if not rest or self.many or any(edit[:2] != ("service", need.service) for edit in change.edits):
             return set()
-        return self._served(need, Option(change.kind, change.cost, change.sentence, change.edits), rest[:1]) or set()
+        served = self._served(need, Option(change.kind, change.cost, change.sentence, change.edits), rest[:1]) or set()
+        return served if served and self._losers(need, replace(change, lost=()), served) is not None else set()
 
     def _tried(self, need: Need, option: Option, targets: Sequence[int]) -> tuple[Change | None, set[int]]:
         """The option as a change if it serves all targets, and everybody of the service whom it serves."""
@@ -465,7 +492,7 @@ class Search:
             share, self.share = self.share, self.left
             solution = self.plan(edited(self.now, edits))
             self.share = share
-            self.whole[edits] = None if solution is None else {(place.service, place.replica) for place in solution.placements}
+            self.whole[edits] = None if solution is None else self.after(edited(self.now, edits))
         return self.whole[edits]
 
     def more_hosts(self, need: Need, board: tuple[Host | None, Gpu], count: int, first: int = 1) -> Option:
@@ -519,36 +546,3 @@ def _change(option: Option) -> Change:
 
 def _elsewhere(place: Placement, old: Placement) -> bool:
     return (place.host, place.gpus, place.slice, place.mode) != (old.host, old.gpus, old.slice, old.mode)
-
-
-def _choices(spot: Spot) -> Iterator[tuple[Option, ...]]:
-    """The cheapest way for each blocker, and for a place with one of them every way."""
-    if len(spot.blockers) == 1:
-        yield from ((option,) for option in spot.blockers[0].options)
-    elif spot.blockers:
-        yield tuple(blocker.best for blocker in spot.blockers)
-
-
-def _named(option: Option, service: str) -> Option:
-    """An option that was found for all that ask for the same, for one of them."""
-    edits = tuple(edit._replace(name=service) if (edit.part, edit.name) == ("service", SELF) else edit for edit in option.edits)
-    return option._replace(edits=edits, mild=None if option.mild is None else _named(option.mild, service))
-
-
-def _combined(spot: Spot, choice: Sequence[Option]) -> Option:
-    """All that has to be done for one place, as one option, under the name of the dearest. What a later one does again is left out."""
-    options: list[Option] = []
-    known: set[tuple[str, str, str]] = set()
-    for option in reversed(choice):
-        touched = {edit[:3] for edit in option.edits}
-        if not touched <= known:
-            options.insert(0, option)
-            known |= touched
-    dearest = max(options, key=lambda option: (option.cost, option.text))
-    edits = tuple(edit for option in options for edit in option.edits)
-    lost = tuple(sorted({name for option in options for name in option.lost}))
-    text = "; and ".join(dict.fromkeys(option.text for option in options))
-    gentle = [option for option in options if LOSERS not in option.text]
-    # Nobody gives way where others move, on whatever host.
-    mild = _combined(spot, gentle)._replace(host="") if 0 < len(gentle) < len(options) else None
-    return Option(dearest.kind, sum(option.cost for option in options), text, edits, lost, spot.host, mild)

@@ -57,7 +57,7 @@ def by_quotas(search: Search, waiting: Iterable[Key]) -> Iterator[tuple[Key, Opt
         solution = None if option is None else search.plan(edited(replace(search.reduced(last, None), moves=0), option.edits))
         if option is None or solution is None:
             continue
-        places = {(place.service, place.replica) for place in solution.placements}
+        places = search.after(edited(search.now, option.edits))
         if search.placed <= places:
             yield from ((key, option) for key in sorted(teams[team] & places))
 

@@ -356,7 +356,7 @@ def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], before: Col
     """What a person should know and nobody has to mend."""
     notes = []
     here = {host.name for host in states}
-    wanted = {f"{each.service}-{each.replica}" for each in (*solution.placements, *solution.unplaced)}
+    wanted = {each.name for each in solution.placements} | {f"{each.service}-{each.replica}" for each in solution.unplaced}
     for name in sorted(set(previous) - here):
         count = len(previous[name].data["services"])
         if count:

@@ -177,7 +177,7 @@ def _kept_back(layout: Layout) -> Drain | None:
     if layout.mode not in ("passthrough", "vgpu"):
         return None
     words = f"kept for virtual machines (fleet_gpu_layouts: {layout.mode})"
-    return Drain(words, remedy="give it another mode there, and run playbook mode")
+    return Drain(words, remedy="give it another mode there, and run playbook mode", cause="pinned layout")
 
 
 def down_host(name: str, policy: Policy) -> Host:

@@ -100,12 +100,13 @@ class Pin:
 class Drain:
     """Somebody wants a GPU empty. ``words``: who, why and until when. ``force``: also of what finds no place elsewhere.
 
-    ``remedy``: what ends it.
+    ``remedy``: what ends it; ``cause``: what it is, of :data:`repair_kinds.CAUSES`.
     """
 
     words: str
     force: bool = False
     remedy: str = "run playbook release"
+    cause: str = "drain"
 
 
 @dataclass(frozen=True)

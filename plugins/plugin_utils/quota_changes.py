@@ -70,6 +70,9 @@ class TeamBooks:
             limits = (
                 tuple(self._grown(limit, teams_of, new, bool(hosts)) for limit in space.limits) if space.name in spaces else space.limits
             )
+            # What its teams may have each must not be more than it has.
+            own = [limit for quota in quotas if quota.workspace == space.name for limit in quota.limits]
+            limits = tuple(replace(each, most=max(each.most, _most_of(own, each))) for each in limits) if space.name in spaces else limits
             wider.append(replace(space, limits=limits))
             if raises := _raises(f"that of workspace {space.name}", limits, space.limits):
                 words[SPACES] = (*words.get(SPACES, ()), *raises)
@@ -143,7 +146,14 @@ def _raises(whose: str, new: Sequence[Limit], old: Sequence[Limit]) -> tuple[str
     return tuple(f"{whose} by {_more(after, before)}" for after, before in zip(new, old, strict=True) if after.most > before.most)
 
 
+def _most_of(limits: Iterable[Limit], like: Limit) -> int:
+    """What the same limits of teams add up to."""
+    return sum(limit.most for limit in limits if (limit.counted, limit.board) == (like.counted, like.board))
+
+
 def _more(new: Limit, old: Limit) -> str:
     by = new.most - old.most
-    what = {"memory": format_size(by), "slices": f"{by} memory slices", "gpus": f"{by} GPU{'s' if by > 1 else ''}"}[old.counted]
+    what = {"memory": format_size(by), "slices": f"{by} memory slice{'s' if by > 1 else ''}", "gpus": f"{by} GPU{'s' if by > 1 else ''}"}[
+        old.counted
+    ]
     return what + (f" on {old.board}" if old.board else "")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
@@ -213,3 +213,36 @@ def _with_gpu(host: Host, uuid: str, field: str, value: t.Any) -> Host:
     if all(gpu.uuid != uuid for gpu in host.gpus):
         return host
     return replace(host, gpus=tuple(replace(gpu, **{field: value}) if gpu.uuid == uuid else gpu for gpu in host.gpus))
+
+
+def choices_of(spot: Spot) -> Iterator[tuple[Option, ...]]:
+    """The cheapest way for each blocker, and for a place with one of them every way."""
+    if len(spot.blockers) == 1:
+        yield from ((option,) for option in spot.blockers[0].options)
+    elif spot.blockers:
+        yield tuple(blocker.best for blocker in spot.blockers)
+
+
+def named(option: Option, service: str) -> Option:
+    """An option that was found for all that ask for the same, for one of them."""
+    edits = tuple(edit._replace(name=service) if (edit.part, edit.name) == ("service", SELF) else edit for edit in option.edits)
+    return option._replace(edits=edits, mild=None if option.mild is None else named(option.mild, service))
+
+
+def combined(spot: Spot, choice: Sequence[Option]) -> Option:
+    """All that has to be done for one place, as one option, under the name of the dearest. What a later one does again is left out."""
+    options: list[Option] = []
+    known: set[tuple[str, str, str]] = set()
+    for option in reversed(choice):
+        touched = {edit[:3] for edit in option.edits}
+        if not touched <= known:
+            options.insert(0, option)
+            known |= touched
+    dearest = max(options, key=lambda option: (option.cost, option.text))
+    edits = tuple(edit for option in options for edit in option.edits)
+    lost = tuple(sorted({name for option in choice for name in option.lost}))
+    text = "; and ".join(dict.fromkeys(option.text for option in options))
+    gentle = [option for option in options if LOSERS not in option.text]
+    # Nobody gives way where others move, on whatever host.
+    mild = combined(spot, gentle)._replace(host="") if 0 < len(gentle) < len(options) else None
+    return Option(dearest.kind, sum(option.cost for option in options), text, edits, lost, spot.host, mild)

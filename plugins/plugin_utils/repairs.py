@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_blockers import data_blockers, room_blockers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.likely_hosts import LikelyHosts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, joined, must_join
@@ -20,12 +21,12 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Problem, Resources, Rules, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     LOSERS,
+    OF_THE_NEED,
     SELF,
     Blocker,
     Edit,
     Option,
     Spot,
-    amount,
     and_words,
     eased,
     merged,
@@ -45,6 +46,7 @@ class Scene:
         for host in self.fleet.hosts.values():
             host.claimed.clear()
         self.places = {place.name: place for place in (*solution.placements, *solution.waiting)}
+        self.leaving = {place.name for place in solution.waiting}
         for name in sorted(self.places):
             self.occupy(self.places[name])
         self.names_of: dict[str, tuple[str, ...]] = {}
@@ -55,7 +57,7 @@ class Scene:
         self._likely = LikelyHosts(self.fleet, self.needs)
         self._ways: dict[t.Any, tuple[Slice, ...] | None] = {}
         self._room_blockers: dict[t.Any, tuple[Blocker, ...]] = {}
-        self._host_blockers: dict[t.Any, tuple[Blocker, ...] | None] = {}
+        self._host_blockers: dict[t.Any, list[tuple[Blocker, ...]]] = {}
         self._gpu_blockers: dict[t.Any, tuple[tuple[Blocker, ...] | None, ...]] = {}
 
     def occupy(self, place: Placement) -> None:
@@ -81,8 +83,7 @@ class Scene:
         found = []
         bare = self._bare(need)
         for host in self._likely.of(need):
-            gpus = self._on_gpus(host, bare)
-            if gpus is not None:
+            for gpus in self._on_gpus(host, bare):
                 found.append(Spot(host.host.name, (*gpus, *self._on_host(host, need, name))))
         return sorted(found, key=lambda spot: spot.rank)
 
@@ -109,21 +110,25 @@ class Scene:
         rules = Rules(max_per_gpu=need.rules.max_per_gpu)
         return replace(need, service=service, replicas=1, resources=Resources(), ports=(), team="", rules=rules, data_class="")
 
-    def _on_gpus(self, host: HostState, bare: Need) -> tuple[Blocker, ...] | None:
+    def _on_gpus(self, host: HostState, bare: Need) -> Sequence[tuple[Blocker, ...]]:
         """As :meth:`_of_gpus`, remembered."""
         key = (host.host.name, bare)
         if key not in self._host_blockers:
             self._host_blockers[key] = self._of_gpus(host, bare)
         return self._host_blockers[key]
 
-    def _of_gpus(self, host: HostState, need: Need) -> tuple[Blocker, ...] | None:
-        """The blockers of the cheapest GPUs of the host that could be made right, together; None where there are not enough of them."""
+    def _of_gpus(self, host: HostState, need: Need) -> list[tuple[Blocker, ...]]:
+        """The blockers of the cheapest GPUs of the host that could be made right, together; nothing where there are not enough of them.
+
+        Where it is cheaper to ask for less than to get GPUs that would do as things are asked for, those of the latter, too.
+        """
         boards: dict[str, list[tuple[int, str, tuple[Blocker, ...]]]] = {}
         for state, blockers in zip(host.gpus, self._all_gpus(host, need), strict=True):
             if blockers is not None:
                 cost = sum(blocker.best.cost for blocker in blockers)
                 boards.setdefault(state.gpu.board, []).append((cost, state.gpu.pci, blockers))
-        best: tuple[int, str, tuple[Blocker, ...]] | None = None
+        # By whether something else has to be asked for.
+        best: dict[bool, tuple[int, str, tuple[Blocker, ...]]] = {}
         for board, found in sorted(boards.items()):
             cheapest = sorted(found, key=lambda each: each[:2])[: need.count]
             together = merged(blocker for _cost, _pci, blockers in cheapest for blocker in blockers)
@@ -140,9 +145,11 @@ class Scene:
                 together = (*together, Blocker("count", (option,)))
             for whole in self._joined(host, need, board, together, cheapest) if must_join(need) else (together,):
                 rank = (sum(blocker.best.cost for blocker in whole), board, whole)
-                if best is None or rank[:2] < best[:2]:
-                    best = rank
-        return None if best is None else best[2]
+                other = any(blocker.cause in OF_THE_NEED for blocker in whole)
+                if other not in best or rank[:2] < best[other][:2]:
+                    best[other] = rank
+        cheapest_of = [best[other] for other in sorted(best, key=lambda each: best[each][:2])]
+        return [whole for _cost, _board, whole in cheapest_of[: 1 if cheapest_of and cheapest_of[0] is best.get(False) else 2]]
 
     def _joined(
         self, host: HostState, need: Need, board: str, together: tuple[Blocker, ...], cheapest: Sequence[tuple[int, str, t.Any]]
@@ -181,40 +188,11 @@ class Scene:
     def _on_host(self, host: HostState, need: Need, name: str) -> Iterator[Blocker]:
         key = (host.host.name, need.resources, need.ports, SELF if need.service not in self.names_of else name, need.service)
         if key not in self._room_blockers:
-            self._room_blockers[key] = tuple(self._of_host(host, need, name))
+            self._room_blockers[key] = tuple(room_blockers(host, need, name, self.fleet.asked))
         yield from self._room_blockers[key]
-        yield from _data_blockers(host, need)
+        yield from data_blockers(host, need)
         yield from self._rule_blockers(host, need)
         yield from self._kept_blockers(host, need)
-
-    def _of_host(self, host: HostState, need: Need, name: str) -> Iterator[Blocker]:
-        for kind, (want, have) in host.free.shortage(need.resources).items():
-            yield Blocker(f"host {kind}", tuple(self._resource_options(host, need, kind, want, have)))
-        ports = host.choose_ports(need, name, {}, self.fleet.asked)
-        if isinstance(ports, str):
-            yield Blocker("port", tuple(self._port_options(host, need, ports)))
-
-    def _resource_options(self, host: HostState, need: Need, kind: str, want: float, have: float) -> Iterator[Option]:
-        floor = 0.1 if kind == "cpus" else 1
-        if have >= floor:
-            left = have if kind == "cpus" else int(have)
-            text = f"ask for {amount(kind, left)} in place of {amount(kind, want)}: {host.host.name} has no more left"
-            yield option_of("resources", text, Edit("service", need.service, f"resources.{kind}", left), more=1 - left / want)
-        grown = round(getattr(host.host.capacity, kind) + want - have, 6)
-        text = f"free {amount(kind, round(want - have, 6))} on {host.host.name}, or give it so much more"
-        yield option_of("capacity", text, Edit("host", host.host.name, f"capacity.{kind}", grown), more=(want - have) / max(want, 1))
-
-    def _port_options(self, host: HostState, need: Need, refusal: str) -> Iterator[Option]:
-        asked = tuple((port, None) for port, _number in need.ports)
-        if asked != need.ports:
-            text = f"leave the host port out ({refusal} of {host.host.name}), and a free one is chosen"
-            yield option_of("port", text, Edit("service", need.service, "ports", asked))
-        taken = {*host.ports, *host.host.listening, *host.host.ports, *self.fleet.asked}
-        first = max((*host.host.ports, 17999)) + 1
-        fresh = [port for port in (*range(first, 65536), *range(18000, 65536)) if port not in taken][: len(need.ports)]
-        if len(fresh) == len(need.ports) and (asked == need.ports or not set(host.host.ports) - taken):
-            text = f"widen fleet_ports of {host.host.name} by {len(fresh)}"
-            yield option_of("ports", text, Edit("host", host.host.name, "ports", (*host.host.ports, *fresh)))
 
     def _rule_blockers(self, host: HostState, need: Need) -> Iterator[Blocker]:
         rules, service = need.rules, need.service
@@ -229,7 +207,10 @@ class Scene:
             for other in against:
                 said = self._rules_of(other).apart
                 edits += [Edit("service", other, "rules.apart", tuple(each for each in said if each != service))] if service in said else []
-            text = f"let it be on one host with {' and '.join(against)} ('apart')"
+            theirs = [other for other in against if service in self._rules_of(other).apart]
+            where = f", which {' and '.join(theirs)} say{'s' if len(theirs) == 1 else ''} too" if theirs else ""
+            where = f", which only {' and '.join(theirs)} say{'s' if len(theirs) == 1 else ''}" if theirs and not rules.apart else where
+            text = f"let it be on one host with {' and '.join(against)} ('apart'{where})"
             yield Blocker("apart", (option_of("apart", text, *edits, more=len(against) / 10),))
         if rules.together and not any(other in rules.together for other in there):
             text = f"let it be on a host without {' or '.join(rules.together)} ('together')"
@@ -257,17 +238,10 @@ class Scene:
             for start, profile, gone, memory in cutter.ways(state.fixed, names):
                 if all(one in state.owners for one in gone):
                     asked = sum(self.hard_to_ask(state.owners[one]) for one in gone)
-                    found.append((asked, len(gone), memory, start, profile, gone))
+                    ends = max(self.leases.get(state.owners[one], "") for one in gone) if gone else ""
+                    found.append((asked, ends, len(gone), memory, start, profile, gone))
             self._ways[key] = min(found)[-1] if found else None
         return self._ways[key]
-
-
-def _data_blockers(host: HostState, need: Need) -> Iterator[Blocker]:
-    """What the data is, its owner knows, and no manifest is told to say less: a host may be allowed to have it, or it may not."""
-    if not host.host.may_have(need):
-        text = f"add '{need.data_class}' to fleet_data_classes of {host.host.name}, if such data may be there"
-        edit = Edit("host", host.host.name, "data_classes", tuple(sorted((*host.host.data_classes, need.data_class))))
-        yield Blocker("data class", (option_of("data_class", text, edit),))
 
 
 class _Look:
@@ -346,7 +320,7 @@ class _Look:
             yield Blocker("lost", (option_of("repair", text, Edit("gpu", gpu.uuid, "blocked", None)),))
         if gpu.drain is not None:
             text = f"{self.where} is {gpu.drain.words}: {gpu.drain.remedy}"
-            yield Blocker("drain", (option_of("release", text, Edit("gpu", gpu.uuid, "drain", None)),))
+            yield Blocker(gpu.drain.cause, (option_of("release", text, Edit("gpu", gpu.uuid, "drain", None)),))
         if gpu.cordoned:
             text = f"{self.where} is cordoned: take it out of fleet_cordoned_gpus"
             yield Blocker("cordon", (option_of("uncordon", text, Edit("gpu", gpu.uuid, "cordoned", False)),))
@@ -418,7 +392,7 @@ class _Look:
             gone = self.scene.way_in(state, names)
             owners = () if gone is None else tuple(sorted({state.owners[one] for one in gone}))
             blocker = self._by(owners)
-            return blocker._replace(options=(*blocker.options, *self._smaller()))
+            return None if blocker is None else blocker._replace(options=(*blocker.options, *self._smaller()))
         if self.mode == "whole":
             return self._by(self._everybody()) if state.tenants else None
         return self._shared()
@@ -464,7 +438,8 @@ class _Look:
             return self._by(tuple(sorted(state.tenants)))
         if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None:
             return None
-        options = list(self._by(tuple(sorted(state.tenants))).options)
+        asked = self._by(tuple(sorted(state.tenants)))
+        options = [] if asked is None else list(asked.options)
         cause = self._word(tuple(sorted(state.tenants)))
         if len(state.tenants) >= host.shared_max:
             more = len(state.tenants) + 1
@@ -499,8 +474,10 @@ class _Look:
             return "lease"
         return "priority" if owners and all(self._priority(name) > self.need.priority for name in owners) else "in use"
 
-    def _by(self, owners: tuple[str, ...]) -> Blocker:
-        return Blocker(self._word(owners), tuple(self._takers(owners)))
+    def _by(self, owners: tuple[str, ...]) -> Blocker | None:
+        """None where nobody is there but replicas of its own that look for another place: what it holds, it may keep."""
+        others = tuple(name for name in owners if name not in self.scene.leaving or self.scene.places[name].service != self.need.service)
+        return None if owners and not others else Blocker(self._word(others), tuple(self._takers(others)))
 
     def _takers(self, owners: tuple[str, ...]) -> Iterator[Option]:
         """Ways to get what these replicas have."""
@@ -514,9 +491,14 @@ class _Look:
         size = min(len(gone) / 20, 1)
         ends = [self.scene.leases[name] for name in owners if name in self.scene.leases]
         if len(ends) == len(owners):
-            text = f"wait for {self.where} until {'the lease' if len(owners) == 1 else 'the leases'} of {and_words(owners)} end"
-            text += f"{'s' if len(owners) == 1 else ''} on {max(ends)}"
-            yield option_of("lease", text, *stop, more=size, lost=gone)
+            one = len(owners) == 1
+            text = (
+                f"wait for {self.where} until the lease{'' if one else 's'} of {and_words(owners)} end{'s' if one else ''} on {max(ends)}"
+            )
+            text += f", and remove the manifest{'' if len(services) == 1 else 's'} of {' and '.join(services)} then"
+            # Who ends first is asked first.
+            last = sorted(set(self.scene.leases.values()))
+            yield option_of("lease", text, *stop, more=last.index(max(ends)) / len(last), lost=gone)
         highest = max(owner.priority for owner in needs.values())
         allow = () if self.scene.problem.preemption else (Edit("fleet", "", "preemption", True),)
         if allow and highest < self.need.priority:

@@ -1,0 +1,55 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What keeps a service from a host whatever its GPUs say: CPU, memory, disk, ports, and data that may not be there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import Blocker, Edit, Option, amount, option_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
+
+
+def room_blockers(host: HostState, need: Need, name: str, asked: frozenset[int]) -> Iterator[Blocker]:
+    """CPU, memory, disk and ports. ``name``: of the replica; ``asked``: ports that somebody asks for by number."""
+    for kind, (want, have) in host.free.shortage(need.resources).items():
+        yield Blocker(f"host {kind}", tuple(_resource_options(host, need, kind, want, have)))
+    ports = host.choose_ports(need, name, {}, asked)
+    if isinstance(ports, str):
+        yield Blocker("port", tuple(_port_options(host, need, ports, asked)))
+
+
+def _resource_options(host: HostState, need: Need, kind: str, want: float, have: float) -> Iterator[Option]:
+    floor = 0.1 if kind == "cpus" else 1
+    if have >= floor:
+        left = have if kind == "cpus" else int(have)
+        text = f"ask for {amount(kind, left)} in place of {amount(kind, want)}: {host.host.name} has no more left"
+        yield option_of("resources", text, Edit("service", need.service, f"resources.{kind}", left), more=1 - left / want)
+    grown = round(getattr(host.host.capacity, kind) + want - have, 6)
+    text = f"free {amount(kind, round(want - have, 6))} on {host.host.name}, or give it so much more"
+    yield option_of("capacity", text, Edit("host", host.host.name, f"capacity.{kind}", grown), more=(want - have) / max(want, 1))
+
+
+def _port_options(host: HostState, need: Need, refusal: str, asked: frozenset[int]) -> Iterator[Option]:
+    free = tuple((port, None) for port, _number in need.ports)
+    if free != need.ports:
+        text = f"leave the host port out ({refusal} of {host.host.name}), and a free one is chosen"
+        yield option_of("port", text, Edit("service", need.service, "ports", free))
+    busy = {*host.ports, *host.host.listening, *asked}
+    taken = {*busy, *host.host.ports}
+    first = max((*host.host.ports, 17999)) + 1
+    missing = max(sum(number is None for _port, number in need.ports) - len(set(host.host.ports) - busy), 1)
+    fresh = [port for port in (*range(first, 65536), *range(18000, 65536)) if port not in taken][:missing]
+    if len(fresh) == missing and (free == need.ports or not set(host.host.ports) - busy):
+        text = f"widen fleet_ports of {host.host.name} by {len(fresh)}"
+        yield option_of("ports", text, Edit("host", host.host.name, "ports", (*host.host.ports, *fresh)))
+
+
+def data_blockers(host: HostState, need: Need) -> Iterator[Blocker]:
+    """What the data is, its owner knows, and no manifest is told to say less: a host may be allowed to have it, or it may not."""
+    if not host.host.may_have(need):
+        text = f"add '{need.data_class}' to fleet_data_classes of {host.host.name}, if such data may be there"
+        edit = Edit("host", host.host.name, "data_classes", tuple(sorted((*host.host.data_classes, need.data_class))))
+        yield Blocker("data class", (option_of("data_class", text, edit),))
