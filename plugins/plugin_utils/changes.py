@@ -73,11 +73,12 @@ class Change:
         """The problem with the change made."""
         return edited(problem, self.edits)
 
-    def said(self, losers: Sequence[str]) -> Change:
-        """With the names of those who lose their places, where who that is had to be found out."""
+    def said(self, losers: Sequence[str], pushed: Sequence[str]) -> Change:
+        """With the names of those who lose their places, where who that is had to be found out; ``pushed``: who has another place then."""
         if LOSERS not in self.sentence:
             return self
-        return replace(self, sentence=self.sentence.replace(LOSERS, and_words(losers) or "nobody"), lost=tuple(losers))
+        names = [*losers, *(f"{name} (which has another place)" for name in pushed)]
+        return replace(self, sentence=self.sentence.replace(LOSERS, and_words(names) or "nobody"), lost=tuple(losers))
 
 
 @dataclass(frozen=True)
@@ -191,7 +192,7 @@ class Search:
         # By edits: who has a place in the whole fleet after them.
         self.whole: dict[tuple[Edit, ...], set[Key] | None] = {}
         # By change, environment and priority: who has a place after them as far as nobody of a lower priority is in question.
-        self.held: dict[tuple[t.Any, ...], set[Key]] = {}
+        self.held: dict[tuple[t.Any, ...], tuple[set[Key], list[str]]] = {}
         self.books = TeamBooks(self.now, self.scene)
         # Of the service that is looked at: replicas that only wait for the others of their group.
         self.words: dict[int, str] = {}
@@ -223,6 +224,8 @@ class Search:
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options
         first = self._first(need, tried, rest[:1])
         known.found, known.kind = True, first.kind
+        if not first.changes and not self.many and self.books.limits(need):
+            first = self._first(need, list(self._with_quota(need, options)), rest[:1])
         while first.changes:
             cause = cause if first.cause in OF_THE_NEED and cause not in OF_THE_NEED else first.cause
             also = self._also(need, first.changes[0], [number for number in rest if number not in first.served])
@@ -302,13 +305,21 @@ class Search:
             return "quota"
         return "group" if need.rules.all_or_nothing else "port"
 
-    def raised(self, need: Need, moves: bool) -> Option | None:
+    def _with_quota(self, need: Need, options: Sequence[tuple[str, Option]]) -> Iterator[tuple[str, Option]]:
+        """The cheapest options, each with the quota that it takes besides."""
+        for cause, option in options[: TRIES // 2]:
+            raised = self.raised(need, True, option.edits)
+            if raised is not None:
+                both = combined(Spot("", ()), (raised, option))
+                yield cause, both._replace(lost=option.lost)
+
+    def raised(self, need: Need, moves: bool, edits: Iterable[Edit] = ()) -> Option | None:
         """The team's quota, and its workspace's, as they have to be for the service, and whoever comes before it, to have a place.
 
-        ``moves``: others may move for them.
+        ``moves``: others may move for them. ``edits``: what else is changed.
         """
         freed = self.books.without({need.team})
-        problem = replace(self.reduced(need, None), quotas=freed)
+        problem = edited(replace(self.reduced(need, None), quotas=freed), edits)
         solution = self.plan(problem if moves else replace(problem, moves=0))
         new = [] if solution is None else [place for place in solution.placements if (place.service, place.replica) not in self.placed]
         return self.books.raised(need, new) if any(place.service == need.service for place in new) else None
@@ -331,7 +342,7 @@ class Search:
                 change, now, lost = (least, also, losers) if least is not None and served <= also else (change, now, lost)
             if found and change.kind == found[0].kind:
                 continue
-            found.append(change.said(lost))
+            found.append(change)
             if len(found) == 2:
                 break
             word, served, kind = cause, now, option.kind
@@ -341,10 +352,11 @@ class Search:
         """As :meth:`_tried`, if it holds in the whole fleet; and who loses a place by it there."""
         change, now = self._tried(need, option, targets)
         lost = None if change is None else self._losers(need, change, now)
-        return (None, set(), []) if lost is None else (change, now, lost)
+        return (None, set(), []) if change is None or lost is None else (change.said(*lost), now, lost[0])
 
-    def _losers(self, need: Need, change: Change, served: Iterable[int]) -> list[str] | None:
-        """Who loses a place by the change in the whole fleet, where others who wait may take what it frees.
+    def _losers(self, need: Need, change: Change, served: Iterable[int]) -> tuple[list[str], list[str]] | None:
+        """Who loses a place by the change in the whole fleet, where others who wait may take what it frees; and who has to leave one for a
+        higher priority and has another.
 
         None where it does not serve them there, takes a place of somebody whom it may not, or no work is left to find out.
         """
@@ -358,11 +370,14 @@ class Search:
             self.proving -= 3 * waiting * len(problem.hosts) + 5 * len(problem.previous)
             if self.proving < 0:
                 return None
-            self.held[asked] = self.after(problem)
-        now = self.held[asked]
+            solution = make_plan(problem, trial=self.many)
+            now = {(place.service, place.replica) for place in solution.placements}
+            forced = {(each.service, each.replica) for each in solution.displaced if each.way == "preempted"}
+            self.held[asked] = now, [f"{service}-{number}" for service, number in sorted(forced & now & self.placed)]
+        now, pushed = self.held[asked]
         lost = [f"{service}-{number}" for service, number in sorted(self.placed - now)]
         holds = set(lost) <= set(change.lost) and all((need.service, number) in now for number in served)
-        return lost if holds else None
+        return (lost, pushed) if holds else None
 
     def after(self, problem: Problem) -> set[Key]:
         """Who has a place in a plan of the whole fleet: in earnest, unless too many wait for that."""

@@ -149,8 +149,9 @@ class Spot(t.NamedTuple):
 
     @property
     def cause(self) -> str:
-        """The thing that costs most."""
-        return max(self.blockers, key=lambda blocker: (blocker.best.cost, CAUSES.index(blocker.cause))).cause
+        """What of the service itself its GPUs have not, if there is anything; else the thing that costs most."""
+        own = [blocker for blocker in self.blockers if blocker.cause in OF_THE_NEED]
+        return max(own or self.blockers, key=lambda blocker: (blocker.best.cost, CAUSES.index(blocker.cause))).cause
 
 
 def option_of(kind: str, text: str, *edits: Edit, more: float = 0, lost: Iterable[str] = ()) -> Option:

@@ -354,8 +354,12 @@ class _Look:
         service = need.service
         if cutter is not None and cutter.largest_mib:
             if need.profile is not None and self._acceptable(replace(need, profile=None)):
-                text = f"leave 'profile' out: {self.gpu.board} has no {need.profile} that serves"
-                yield option_of("profile", text, Edit("service", service, "profile", None))
+                # Who says only a profile has not said how much memory it needs: another one has to be said.
+                plain = [each for each in cutter.profiles.values() if "+" not in each.name]
+                other = None if need.memory_mib else max(plain, key=lambda each: (each.memory_mib, each.name)).name
+                instead = "leave 'profile' out" if other is None else f"ask for {other}, the largest there"
+                text = f"{instead}: {self.gpu.board} has no {need.profile} that serves"
+                yield option_of("profile", text, Edit("service", service, "profile", other))
             largest = cutter.largest_mib
             if need.memory_mib > largest and self._acceptable(replace(need, memory_mib=largest)):
                 text = f"the largest slice here has {format_size(largest)}: ask for no more"
