@@ -78,7 +78,8 @@ class Change:
         if LOSERS not in self.sentence:
             return self
         names = [*losers, *(f"{name} (which has another place)" for name in pushed)]
-        return replace(self, sentence=self.sentence.replace(LOSERS, and_words(names) or "nobody"), lost=tuple(losers))
+        said = self.sentence.replace(LOSERS, f": {and_words(names)} would give way" if names else "")
+        return replace(self, sentence=said, lost=tuple(losers))
 
 
 @dataclass(frozen=True)
@@ -310,8 +311,8 @@ class Search:
         for cause, option in options[: TRIES // 2]:
             raised = self.raised(need, True, option.edits)
             if raised is not None:
-                both = combined(Spot("", ()), (raised, option))
-                yield cause, both._replace(lost=option.lost)
+                mild = None if option.mild is None else combined(Spot("", ()), (raised, option.mild))
+                yield cause, combined(Spot("", ()), (raised, option))._replace(mild=mild)
 
     def raised(self, need: Need, moves: bool, edits: Iterable[Edit] = ()) -> Option | None:
         """The team's quota, and its workspace's, as they have to be for the service, and whoever comes before it, to have a place.

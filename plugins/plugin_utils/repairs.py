@@ -506,10 +506,10 @@ class _Look:
         highest = max(owner.priority for owner in needs.values())
         allow = () if self.scene.problem.preemption else (Edit("fleet", "", "preemption", True),)
         if allow and highest < self.need.priority:
-            text = f"allow fleet_preemption: {LOSERS} would give way"
+            text = f"allow fleet_preemption{LOSERS}"
             yield option_of("preemption", text, *allow, more=size, lost=gone)
         elif highest >= self.need.priority and highest < 100:
-            text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}: {LOSERS} would give way"
+            text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}{LOSERS}"
             yield option_of("priority", text, Edit("service", self.need.service, "priority", highest + 1), *allow, more=size, lost=gone)
         yield option_of(
             "stop",
