@@ -1,0 +1,116 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Causes and changes that people who had not written the search expected otherwise than it told them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Proposal, planned, propose
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Limit, Problem, Quota, Workspace
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, gpu, host, l40s, need, place, problem
+
+
+def proposals(asked: Problem, leases: dict[str, str] | None = None) -> list[Proposal]:
+    """Each with changes that place it when they are made, and take no place but those that they name."""
+    solution = make_plan(asked)
+    again, had = planned(asked, solution), {each.name for each in solution.placements}
+    found = propose(asked, solution, leases)
+    for each in found:
+        assert each.changes
+        for change in each.changes:
+            now = {placed.name for placed in make_plan(change.apply(again)).placements}
+            assert f"{each.service}-{each.replica}" in now, change.sentence
+            assert had - now <= set(change.lost), change.sentence
+    return found
+
+
+def limited(asked: Problem, most: int, **workspace: int) -> Problem:
+    space = "ins" if workspace else None
+    spaces = tuple(Workspace(name, (Limit("gpus", count),)) for name, count in workspace.items())
+    return replace(asked, quotas=(Quota("claims", (Limit("gpus", most),), space),), workspaces=spaces)
+
+
+def test_the_quota_is_in_the_way_and_not_the_teams_own_service_on_another_host() -> None:
+    """It could be pushed out, which frees quota, too: and a GPU is idle beside it."""
+    old = need("old", "exclusive", priority=10, team="claims")
+    hosts = [host(l40s(0)), host(l40s(0, "h2"), name="h2")]
+    asked = problem(hosts, [old, need("wanted", "exclusive", team="claims")], [place("old", "0", mode="whole")])
+    (found,) = proposals(limited(asked, 1))
+    assert (found.cause, found.changes[0].sentence) == ("quota", "raise the quota of claims by 1 GPU (fleet_quotas)")
+
+
+def test_what_a_team_is_raised_to_its_workspace_is_raised_to() -> None:
+    """The other team has all that is left of it, and uses none: what both may have must not be more than the workspace has."""
+    asked = problem([host(l40s(0), l40s(1))], [need("wanted", "exclusive", team="claims", replicas=2)])
+    asked = limited(asked, 1, ins=2)
+    asked = replace(asked, quotas=(*asked.quotas, Quota("vision", (Limit("gpus", 1),), "ins")))
+    (found,) = proposals(asked)
+    assert found.changes[0].sentence == "raise the quota of claims by 1 GPU and that of workspace ins by 1 GPU (fleet_quotas)"
+
+
+def test_a_quota_and_a_setting_in_the_way_are_one_change() -> None:
+    asked = problem([host(gpu(0), modes=("mig",))], [need("wanted", "exclusive", team="claims")])
+    (found,) = proposals(limited(asked, 0))
+    line = "raise the quota of claims by 1 GPU (fleet_quotas); and allow 'whole' in fleet_gpu_modes of h1"
+    assert found.changes[0].sentence == line
+
+
+def test_who_is_not_served_by_one_gpu_is_told_of_all_of_them() -> None:
+    asked = problem([host(l40s(0, cordoned=True), l40s(1, cordoned=True))], [need("wanted", "exclusive", replicas=2)])
+    one, two = proposals(asked)
+    assert [each.changes[0].kind for each in (one, two)] == ["uncordon", "uncordon"]
+    assert two.changes[0].sentence == f"{one.changes[0].sentence}; and the same for 1 more GPU"
+
+
+@pytest.mark.parametrize("isolation", ["exclusive", "slice"])
+def test_of_several_leases_the_one_that_ends_first_is_waited_for(isolation: str) -> None:
+    """As whole GPUs of two hosts, and as slices of one GPU."""
+    if isolation == "exclusive":
+        hosts = [host(gpu(0)), host(gpu(0, "h2"), name="h2")]
+        before = [place("nb-1", "0", mode="whole"), place("nb-2", "0", on="h2", mode="whole")]
+    else:
+        hosts = [host(gpu(0, slices="3g.40gb@0 3g.40gb@4"))]
+        before = [place("nb-1", "0:3g.40gb@0"), place("nb-2", "0:3g.40gb@4")]
+    needs = [need(name, isolation, 30000) for name in ("nb-1", "nb-2", "wanted")]
+    asked = replace(problem(hosts, needs, before), moves=0)
+    (found,) = proposals(asked, {"nb-1-1": "2026-12-09", "nb-2-1": "2026-12-02"})
+    assert found.cause == "lease"
+    assert found.changes[0].sentence.endswith("until the lease of nb-2-1 ends on 2026-12-02, and remove the manifest of nb-2 then")
+
+
+def test_a_gpu_that_is_lost_is_named_beside_a_smaller_board_of_its_host() -> None:
+    (found,) = proposals(problem([host(gpu(0, blocked="lost"), l40s(1))], [need("wanted", "exclusive", 60000)]))
+    assert (found.cause, [each.kind for each in found.changes]) == ("lost", ["memory", "repair"])
+
+
+def test_who_was_on_a_host_that_is_down_is_not_told_to_be_content_with_less() -> None:
+    before = [place("wanted", "0", mode="whole")]
+    asked = problem([replace(host(), down=True), host(l40s(0, "h2"), name="h2")], [need("wanted", "exclusive", 60000)], before)
+    solution = make_plan(asked)
+    (found,) = propose(asked, solution, boards=[gpu(0)])
+    assert found.cause == "host down"
+    assert found.sentence.startswith("bring h1 back, or add a host")
+
+
+def test_who_serves_on_a_drained_gpu_and_has_no_other_is_told_of_the_drain() -> None:
+    drained = gpu(0, drain=Drain("drained by lin"))
+    (found,) = proposals(problem([host(drained)], [need("wanted", "exclusive")], [place("wanted", "0", mode="whole")]))
+    assert (found.cause, found.changes[0].kind) == ("drain", "release")
+
+
+def test_who_names_only_a_profile_is_told_of_another_one() -> None:
+    """Without it nobody would know how much memory it needs."""
+    a30 = gpu(0, board="a30", memory_mib=24576, geometry=A30)
+    (found,) = proposals(problem([host(a30)], [need("wanted", memory_mib=0, profile="3g.40gb")]))
+    assert (found.cause, found.changes[0].sentence) == ("profile", "ask for 4g.24gb, the largest there: a30 has no 3g.40gb that serves")
+
+
+def test_no_more_ports_are_asked_for_than_are_missing() -> None:
+    five = need("wanted", "exclusive", ports=tuple((f"p{number}", None) for number in range(5)))
+    taken = frozenset(range(18000, 18005))
+    (found,) = proposals(problem([host(l40s(0), ports=tuple(range(18000, 18008)), listening=taken)], [five]))
+    assert found.changes[0].sentence == "widen fleet_ports of h1 by 2"
