@@ -282,7 +282,8 @@ def judge_floors(case: Case) -> Iterator[Finding]:
     have, image = version(case.gpu.capability), case.image
     if have and version(image.capability) > have:
         message = f"the image needs compute capability {image.capability}, {case.gpu.board} has {case.gpu.capability}"
-        yield finding("no", "image-floor", message, "take another GPU, or another image", DECLARED)
+        remedy = f"take an image built for {case.gpu.capability} or older, or a GPU of {image.capability} or newer"
+        yield finding("no", "image-floor", message, remedy, DECLARED)
     runtime: Fact[None] = Fact(None, "B", "data/runtimes.yml")
     if have and version(image.runtime_capability) > have:
         built = f"runtime {image.runtime} is built for compute capability {image.runtime_capability} and newer"
