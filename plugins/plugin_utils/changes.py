@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all import by_hosts, by_quotas
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join, width
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import gpus_of, host_with, serves, words_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import gpus_of, host_with, kinds_of, serves, words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan, without_sweeps
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Gpu,
@@ -220,7 +220,12 @@ class Search:
         known = self.known[alike]
         cause = known.cause
         options = [(word, named(option, need.service)) for word, option in known.options]
-        raised = self.raised(need, True) if known.room and self.books.limits(need) and not self.many else None
+        able = (known.room or self.now.preemption) and self.books.limits(need) and not self.many
+        raised = self.raised(need, True) if able else None
+        if raised is not None and self.now.preemption:
+            # With the quota that it takes, it may take the place of somebody lower.
+            lower = (place.name for place in self.now.previous if self.scene.needs[place.service].priority < need.priority)
+            raised = raised._replace(text=f"{raised.text}{LOSERS}", lost=tuple(sorted(lower)))
         options = sorted([*options, *([] if raised is None else [("quota", raised)])], key=lambda each: (each[1].cost, each[1].text))
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options
         first = self._first(need, tried, rest[:1])
@@ -530,7 +535,7 @@ class Search:
         asked = (need.environment, need.count if must_join(need) else 0)
         if asked not in self._boards:
             own = [(host, gpu) for host in self.now.hosts if host.environment == need.environment for gpu in host.gpus]
-            self._boards[asked] = [*_kinds(own, asked[1]), *_kinds([(None, gpu) for gpu in self.boards], asked[1])]
+            self._boards[asked] = [*kinds_of(own, asked[1]), *kinds_of([(None, gpu) for gpu in self.boards], asked[1])]
         refused: tuple[Host | None, Gpu] | None = None
         for host, gpu in self._boards[asked]:
             if need.wants(gpu.board) and serves(need, gpu):
@@ -545,15 +550,6 @@ class Search:
             return False
         hosts = [host for host in self.now.hosts if host.environment == need.environment and any(gpu.board == board for gpu in host.gpus)]
         return bool(hosts) and all((host.name, board) in need.bars for host in hosts)
-
-
-def _kinds(several: Sequence[tuple[Host | None, Gpu]], joined: int) -> list[tuple[Host | None, Gpu]]:
-    """The first GPU of each kind that NVLink joins with so many others, the smallest kind first."""
-    kinds: dict[tuple[int, str], tuple[Host | None, Gpu]] = {}
-    for host, gpu in several:
-        if not joined or width(gpu) >= joined:
-            kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
-    return [kinds[kind] for kind in sorted(kinds)]
 
 
 def _change(option: Option) -> Change:

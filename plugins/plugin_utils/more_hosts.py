@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import typing as t
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import home
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join, new_gpus
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join, new_gpus, width
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Gpu, Host, Need, Problem, Resources
 
@@ -49,3 +50,12 @@ def words_of(need: Need, gpu: Gpu, count: int) -> str:
     gpus = f"{each} free GPUs" if each > 1 else "a free GPU"
     gpus += " that NVLink joins" if must_join(need) else ""
     return f"{f'a host of {home(need)} with' if count == 1 else f'{count} hosts of {home(need)}, each with'} {gpus} ({gpu.board})"
+
+
+def kinds_of(several: Sequence[tuple[Host | None, Gpu]], joined: int) -> list[tuple[Host | None, Gpu]]:
+    """The first GPU of each kind that NVLink joins with so many others, the smallest kind first."""
+    kinds: dict[tuple[int, str], tuple[Host | None, Gpu]] = {}
+    for host, gpu in several:
+        if not joined or width(gpu) >= joined:
+            kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
+    return [kinds[kind] for kind in sorted(kinds)]

@@ -43,6 +43,16 @@ def test_the_quota_is_in_the_way_and_not_the_teams_own_service_on_another_host()
     assert (found.cause, found.changes[0].sentence) == ("quota", "raise the quota of claims by 1 GPU (fleet_quotas)")
 
 
+def test_the_quota_is_in_the_way_where_somebody_lower_would_give_way_if_it_were_higher() -> None:
+    mine, low = need("mine", "exclusive", priority=90, team="claims"), need("low", "exclusive", priority=10, team="vision")
+    before = [place("mine", "0", mode="whole"), place("low", "1", mode="whole")]
+    asked = problem([host(l40s(0), l40s(1))], [mine, low, need("wanted", "exclusive", priority=80, team="claims")], before)
+    asked = limited(replace(asked, preemption=True), 1)
+    (found,) = proposals(replace(asked, quotas=(*asked.quotas, Quota("vision", ()))))
+    assert (found.cause, found.changes[0].lost) == ("quota", ("low-1",))
+    assert found.changes[0].sentence == "raise the quota of claims by 1 GPU (fleet_quotas): low-1 would give way"
+
+
 def test_what_a_team_is_raised_to_its_workspace_is_raised_to() -> None:
     """The other team has all that is left of it, and uses none: what both may have must not be more than the workspace has."""
     asked = problem([host(l40s(0), l40s(1))], [need("wanted", "exclusive", team="claims", replicas=2)])
