@@ -192,7 +192,7 @@ class Search:
         self.movers: list[str] = []
         # By edits: who has a place in the whole fleet after them.
         self.whole: dict[tuple[Edit, ...], set[Key] | None] = {}
-        # By change, environment and priority: who has a place after them as far as nobody of a lower priority is in question.
+        # By change, environment and priority: who has a place after it, and of them who had to leave another one.
         self.held: dict[tuple[t.Any, ...], tuple[set[Key], list[str]]] = {}
         self.books = TeamBooks(self.now, self.scene)
         # Of the service that is looked at: replicas that only wait for the others of their group.
@@ -220,13 +220,8 @@ class Search:
         known = self.known[alike]
         cause = known.cause
         options = [(word, named(option, need.service)) for word, option in known.options]
-        able = (known.room or self.now.preemption) and self.books.limits(need) and not self.many
-        raised = self.raised(need, True) if able else None
-        if raised is not None and self.now.preemption:
-            # With the quota that it takes, it may take the place of somebody lower.
-            lower = (place.name for place in self.now.previous if self.scene.needs[place.service].priority < need.priority)
-            raised = raised._replace(text=f"{raised.text}{LOSERS}", lost=tuple(sorted(lower)))
-        options = sorted([*options, *([] if raised is None else [("quota", raised)])], key=lambda each: (each[1].cost, each[1].text))
+        if (known.room or self.now.preemption) and self.books.limits(need) and not self.many:
+            options = sorted([*options, *self._quota(need)], key=lambda each: (each[1].cost, each[1].text))
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options
         first = self._first(need, tried, rest[:1])
         known.found, known.kind = True, first.kind
@@ -310,6 +305,14 @@ class Search:
         if self.books.limits(need):
             return "quota"
         return "group" if need.rules.all_or_nothing else "port"
+
+    def _quota(self, need: Need) -> Iterator[tuple[str, Option]]:
+        """The quota that it takes; where preemption is allowed, the service may take somebody's place with it."""
+        raised = self.raised(need, True)
+        if raised is not None and self.now.preemption:
+            lower = (place.name for place in self.now.previous if self.scene.needs[place.service].priority < need.priority)
+            raised = raised._replace(text=f"{raised.text}{LOSERS}", lost=tuple(sorted(lower)))
+        yield from () if raised is None else (("quota", raised),)
 
     def _with_quota(self, need: Need, options: Sequence[tuple[str, Option]]) -> Iterator[tuple[str, Option]]:
         """The cheapest options, each with the quota that it takes besides."""
