@@ -15,6 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import explain_plans
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.gateway import read_settings
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import (
     Changes,
@@ -70,7 +71,8 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         text = door.read_text_or_none(arguments["pending"])
         facts = {name: None if name in down else host.get("facts") for name, host in hosts.items()}
         pending = still_pending(read_pending(arguments["pending"], text), last, facts, {**old, **services})
-    unplaced = _unplaced(arguments["plans"])
+    fleet = _fleet_file(arguments["plans"])
+    unplaced = _unplaced(*fleet)
     without = {(each["service"], each["replica"]) for each in unplaced}
     changes = compare(last, new, old, services, pending, down, arguments["everything"], without)
     files: dict[str, str] = {}
@@ -93,8 +95,8 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     if arguments["page"] is not None or arguments["markdown"] is not None:
         notes = [f"{host} is down: what is to be done there waits" for host in down]
         # Steps stay in the file until somebody else moves.
-        before, turns = _turns(arguments["before"]), _turns(arguments["plans"])
-        turns = Turns() if turns == before else turns
+        turns = _turns(*fleet)
+        turns = Turns() if turns == _turns(*_fleet_file(arguments["before"])) else turns
         data = page_data(changes, unplaced, notes, arguments["child"] is not None, _reasons(arguments), turns)
     if arguments["markdown"] is not None:
         files[arguments["markdown"]] = markdown(data, title=arguments["title"])
@@ -144,14 +146,17 @@ def _services(directory: str | None) -> dict[str, Service]:
     return {manifest.service: service_of(manifest) for manifest in read_manifests(door.read_texts(directory))}
 
 
-def _unplaced(directory: str) -> list[dict[str, t.Any]]:
+def _fleet_file(directory: str) -> tuple[str, str | None]:
+    """(path, text) of what belongs to no host."""
     path = os.path.join(directory, f"{FLEET}.yml")
-    return [] if door.read_text_or_none(path) is None else list(door.read_yaml_file(path).data.get("unplaced") or [])
+    return path, door.read_text_or_none(path)
 
 
-def _turns(directory: str) -> Turns:
-    path = os.path.join(directory, f"{FLEET}.yml")
-    text = door.read_text_or_none(path)
+def _unplaced(path: str, text: str | None) -> list[dict[str, t.Any]]:
+    return [] if text is None else list(read_yaml(text, path).data.get("unplaced") or [])
+
+
+def _turns(path: str, text: str | None) -> Turns:
     return Turns() if text is None else read_turns(path, text)
 
 

@@ -37,6 +37,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     Option,
     Spot,
     and_words,
+    asks_otherwise,
     choices_of,
     combined,
     edited,
@@ -270,18 +271,17 @@ class Search:
 
     def _binding(self, need: Need, spots: Sequence[Spot]) -> str:
         """The cause at the place that is nearest to being right: one on a GPU of the right kind, if there is any."""
-        if not spots and any(host.down for host in self.now.hosts if host.environment == need.environment):
-            return "host down"
         if not spots:
-            gpus = any(host.gpus for host in self.now.hosts if host.environment == need.environment)
-            return "in use" if gpus else "no GPU"
-        if all(any(blocker.cause in OF_THE_NEED for blocker in spot.blockers) for spot in spots) and self._is_on_a_host_that_is_down(need):
+            hosts = [host for host in self.now.hosts if host.environment == need.environment]
+            return "host down" if any(host.down for host in hosts) else "in use" if any(host.gpus for host in hosts) else "no GPU"
+        if all(asks_otherwise(spot.blockers) for spot in spots) and self._to_bring_back(need):
             return "host down"
-        nearest = min(spots, key=lambda spot: (any(blocker.cause in OF_THE_NEED for blocker in spot.blockers), spot.rank))
+        nearest = min(spots, key=lambda spot: (asks_otherwise(spot.blockers), spot.rank))
         return nearest.cause if nearest.blockers else self._site_cause(need)
 
-    def _is_on_a_host_that_is_down(self, need: Need) -> bool:
-        return any(self._is_down(place.host) for place in self.solution.waiting if place.service == need.service)
+    def _to_bring_back(self, need: Need) -> list[str]:
+        """The hosts that are down and have replicas of it."""
+        return sorted({place.host for place in self.solution.waiting if place.service == need.service and self._is_down(place.host)})
 
     def _scene_of(self, need: Need, number: int) -> tuple[Scene, int]:
         """The fleet as the replica finds it; for a group that has no place as a whole, as the first finds it that is one too many."""
@@ -342,13 +342,13 @@ class Search:
         for cause, option in options[:TRIES] if able else ():
             if found and (option.kind == found[0].kind or option.cost > 2 * found[0].cost + 100):
                 continue
-            change, now, lost = self._proved(need, option, targets)
+            change, now, losers = self._proved(need, option, targets)
             if change is None or not served <= now:
                 continue
-            if not lost and option.mild is not None:
+            if not losers and option.mild is not None:
                 # Nobody has to give way after all: the rest of it may do.
-                least, also, losers = self._proved(need, option.mild, targets)
-                change, now, lost = (least, also, losers) if least is not None and served <= also else (change, now, lost)
+                least, also, _nobody = self._proved(need, option.mild, targets)
+                change, now = (least, also) if least is not None and served <= also else (change, now)
             if found and change.kind == found[0].kind:
                 continue
             found.append(change)
@@ -476,6 +476,10 @@ class Search:
 
     def plan(self, problem: Problem, seen: set[str] | None = None) -> Solution | None:
         """A plan, if there is work left for it. ``seen``: as :meth:`TeamBooks.shifted`."""
+        return make_plan(self.books.shifted(problem, seen), trial=True) if self.affords(problem) else None
+
+    def affords(self, problem: Problem, most: int | None = None) -> bool:
+        """Is there work left for a plan? Then it is spent. ``most``: that one plan may take, :attr:`share` unless it is said."""
         waiting = max(sum(need.replicas for need in problem.needs) - len(problem.previous), 0) + 1
         # Whoever finds no place looks for others who could make room, too; and quotas are asked for every single profile.
         search = 3 if problem.moves or problem.preemption else 1
@@ -483,10 +487,10 @@ class Search:
         work *= 2 if problem.quotas else 1
         looked, self.scene.looked = self.scene.looked, 0
         self.left -= 5 * looked
-        if work > min(self.share, self.left):
-            return None
+        if work > min(self.share if most is None else most, self.left):
+            return False
         self.left -= work
-        return make_plan(self.books.shifted(problem, seen), trial=True)
+        return True
 
     def _hosts(self, need: Need, replicas: Sequence[int], known: _Known) -> tuple[Change | None, set[int]]:
         """The fewest more hosts with a GPU (or as many as one replica needs) that serve the replicas: by doubling, then by halves."""
@@ -513,17 +517,15 @@ class Search:
     def _placed_with(self, edits: tuple[Edit, ...]) -> set[Key] | None:
         """Who has a place in the whole fleet after these edits; None when there is no work left to find out."""
         if edits not in self.whole:
-            share, self.share = self.share, self.left
-            solution = self.plan(edited(self.now, edits))
-            self.share = share
-            self.whole[edits] = None if solution is None else self.after(edited(self.now, edits))
+            problem = edited(self.now, edits)
+            self.whole[edits] = self.after(problem) if self.affords(problem, self.left) else None
         return self.whole[edits]
 
     def more_hosts(self, need: Need, board: tuple[Host | None, Gpu], count: int, first: int = 1) -> Option:
         """So many more hosts with a GPU of this kind, or as many as one replica needs. ``first``: the number in the name of the first."""
         like, gpu = board
         hosts = tuple(host_with(need, like, gpu, f"more-{number:04}", gpus_of(need, gpu)) for number in range(first, first + count))
-        back = sorted({place.host for place in self.solution.waiting if place.service == need.service and self._is_down(place.host)})
+        back = self._to_bring_back(need)
         bring = f"bring {' and '.join(back)} back, or " if back else ""
         return Option("hosts", COSTS["hosts"] + count, f"{bring}add {words_of(need, gpu, count)}", (Edit("fleet", "", "hosts", hosts),))
 

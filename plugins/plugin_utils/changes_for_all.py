@@ -16,7 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import wor
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Placement, Problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import SPACES, Grown
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, SELF, Edit, Option, edited
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, SELF, Edit, Option, edited, listed
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Search
@@ -54,8 +54,7 @@ def by_quotas(search: Search, waiting: Iterable[Key]) -> Iterator[tuple[Key, Opt
     for team in sorted(teams, key=lambda name: (-len(teams[name]), name)):
         last = min((search.scene.needs[service] for service, _number in teams[team]), key=lambda need: (need.priority, need.service))
         option = search.raised(last, False)
-        solution = None if option is None else search.plan(edited(replace(search.reduced(last, None), moves=0), option.edits))
-        if option is None or solution is None:
+        if option is None or not search.affords(edited(replace(search.reduced(last, None), moves=0), option.edits)):
             continue
         places = search.after(edited(search.now, option.edits))
         if search.placed <= places:
@@ -149,7 +148,7 @@ def _taken(known: _Hosts, places: Mapping[Key, Placement]) -> _Hosts:
 def _words(known: _Hosts) -> str:
     kinds = [kind for kind, _host in known.values()]
     words = [words_of(kind.need, kind.board[1], kinds.count(kind)) for kind in dict.fromkeys(kinds)]
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+    return listed(words)
 
 
 def _more(known: _Hosts) -> Edit:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import difflib
 import re
 import typing as t
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, Path, raise_all
@@ -178,11 +178,15 @@ def _limit(kind: str, context: Mapping[str, t.Any], message: str) -> str:
     return message
 
 
+def near(word: str, known: Sequence[str], otherwise: str) -> str:
+    """A hint: the word that may have been meant, or else ``otherwise``."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean '{close[0]}'?" if close else otherwise
+
+
 def _unknown(model: type[BaseModel], path: Path) -> tuple[str, str]:
     known = _fields_at(model, path[:-1])
-    close = difflib.get_close_matches(str(path[-1]), known, n=1, cutoff=0.6)
-    hint = f"did you mean '{close[0]}'?" if close else f"known here: {', '.join(known)}"
-    return f"unknown field '{path[-1]}'", hint
+    return f"unknown field '{path[-1]}'", near(str(path[-1]), known, f"known here: {', '.join(known)}")
 
 
 def _fields_at(model: type[BaseModel], path: Path) -> list[str]:

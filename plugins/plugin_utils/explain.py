@@ -21,6 +21,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
 
 # (services that would have to move, MiB that they have, host, GPU or board, start, profile), and what makes the sentence: the least is
 # the nearest help, and only that is put into words.
@@ -140,14 +141,14 @@ def _total(case: Case, hosts: Iterable[HostState]) -> str:
     for host in hosts:
         for refusal, count in case.counts(host).items():
             counts[refusal] = counts.get(refusal, 0) + count
-    few = [f"{_gpus(counts[None])} free, on no host the {case.need.count} needed"] if None in counts else []
+    few = [f"{several(counts[None], 'GPU')} free, on no host the {case.need.count} needed"] if None in counts else []
     return ", ".join([*few, _counted(counts)])
 
 
 def _counted(refusals: Mapping[str | None, int]) -> str:
     """What GPUs say, the most frequent first."""
     ordered = sorted((-count, text) for text, count in refusals.items() if text is not None)
-    return ", ".join(f"{_gpus(-count)} {text}" for count, text in ordered)
+    return ", ".join(f"{several(-count, 'GPU')} {text}" for count, text in ordered)
 
 
 def _names(names: Sequence[str]) -> str:
@@ -223,12 +224,8 @@ def link_refusal(host: HostState, need: Need) -> str | None:
     if unknown:
         sliced = any(state.gpu.mig for state in unknown)
         how = "a GPU in MIG mode cannot: give it mode whole in fleet_gpu_layouts" if sliced else "read its facts anew, and plan again"
-        return f"{_gpus(count)} free, and its facts do not tell which of them NVLink joins ({how})"
-    return f"{_gpus(count)} free, of which NVLink does not join {need.count} with each other (nvlink: required)"
-
-
-def _gpus(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
+        return f"{several(count, 'GPU')} free, and its facts do not tell which of them NVLink joins ({how})"
+    return f"{several(count, 'GPU')} free, of which NVLink does not join {need.count} with each other (nvlink: required)"
 
 
 def _amount(kind: str, value: float) -> str:
@@ -332,7 +329,7 @@ class Case:
         if host.host.name not in known:
             refusals = self._refusals(host, told=True)
             open_, others = refusals[None], _counted(refusals)
-            few = f"{_gpus(open_)} free of the {self.need.count} needed" if open_ else ""
+            few = f"{several(open_, 'GPU')} free of the {self.need.count} needed" if open_ else ""
             known[host.host.name] = open_, _Reason(", ".join(filter(None, [few, others])), _GPUS if others else "")
         return known[host.host.name]
 
@@ -459,7 +456,7 @@ def _whole_moves(case: Case, host: HostState) -> Iterator[Move]:
             cheapest = [(len(held), held) for held in (_held(case, state) for state in found)]
         names = sorted({name for _count, held in cheapest for name in held})
         if len(cheapest) == need.count and names:
-            text = f"{host.host.name} has {_gpus(need.count)} ({board}) for it only if {_names(names)} {_verb(names)}"
+            text = f"{host.host.name} has {several(need.count, 'GPU')} ({board}) for it only if {_names(names)} {_verb(names)}"
             yield (len(names), 0, host.host.name, board, 0, ""), partial(str, text)
 
 

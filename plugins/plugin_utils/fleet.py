@@ -370,8 +370,9 @@ def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], before: Col
             continue
         notes.extend(_drain_notes(host, solution))
         for gpu in host.gpus:
-            gone = sorted(each.name for each in before if gpu.uuid in each.gpus and each.name in wanted)
-            if gone and gpu.blocked is not None and not gpu.away:
+            if gpu.blocked is None or gpu.away:
+                continue
+            if gone := sorted(each.name for each in before if gpu.uuid in each.gpus and each.name in wanted):
                 notes.append(f"{host.name} {gpu.short} is {gpu.blocked}: {', '.join(gone)} cannot stay there")
         away = [f"{gpu.pci or gpu.short} {gpu.blocked}" for gpu in host.gpus if gpu.away and gpu.blocked is not None]
         if away:
@@ -425,19 +426,15 @@ def _table(states: Iterable[Host], solution: Solution, before: Iterable[Placemen
     last = {(each.service, each.replica): each for each in before}
     needs = {manifest.service: manifest.need_mib() for manifest in manifests}
     down = {host.name for host in states if host.down}
-    drained = {gpu.uuid: "it is drained" for gpu in gpus.values() if gpu.drain is not None}
-    ill = {gpu.uuid: f"its GPU is {gpu.blocked}" for gpu in gpus.values() if gpu.blocked is not None}
+    left = {gpu.uuid: "it is drained" for gpu in gpus.values() if gpu.drain is not None}
+    left.update({gpu.uuid: f"its GPU is {gpu.blocked}" for gpu in gpus.values() if gpu.blocked is not None})
     waiting = {each.name for each in solution.waiting}
     rows: list[tuple[str, ...]] = [("SERVICE", "REPLICA", "HOST", "GPU", "SLICE", "MEMORY", "PORT", "CHANGE")]
     entries: list[tuple[str, int, tuple[str, ...]]] = []
     for place in solution.placements:
         old = last.pop((place.service, place.replica), None)
         entries.append(
-            (
-                place.service,
-                place.replica,
-                (*_where(place), _memory(place, gpus, needs), _ports(place), _change(place, old, down, drained | ill)),
-            )
+            (place.service, place.replica, (*_where(place), _memory(place, gpus, needs), _ports(place), _change(place, old, down, left)))
         )
     for each in solution.unplaced:
         old = last.pop((each.service, each.replica), None)

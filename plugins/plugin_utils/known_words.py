@@ -9,15 +9,15 @@ import typing as t
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.placement_rules import near
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Problem
-
-# Parts of names that are shorter are all alike.
-_LONG: t.Final = 4
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
+
+# Parts of names that are shorter are all alike.
+_LONG: t.Final = 4
 
 
 def unknown_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Catalogue) -> Iterator[FleetError]:

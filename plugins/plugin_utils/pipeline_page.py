@@ -103,7 +103,7 @@ def markdown(data: Mapping[str, t.Any], *, title: str) -> str:
     text = [f"## {_plain(title)}", "", f"{data['summary']}.", ""]
     if data["unplaced"]:
         text += ["### Without a place", ""]
-        text += [f"- **{_plain(each['service'])}** replica {each['replica']}: {_plain(each['reason'])}" for each in data["unplaced"]]
+        text += _reasons(data["unplaced"])
         text.append("")
     if data["changed"]:
         text += ["| replica | change | from | to | why |", "|---|---|---|---|---|"]
@@ -111,7 +111,7 @@ def markdown(data: Mapping[str, t.Any], *, title: str) -> str:
             f"| {' | '.join(_plain(row[key]) or '–' for key in ('name', 'word', 'before', 'after', 'why'))} |" for row in data["changed"]
         ]
         text.append("")
-    for title_, told in (("In this order", _steps(data)), ("Does not serve meanwhile", _outages(data))):
+    for title_, told in (("In this order", _steps(data)), ("Does not serve meanwhile", _reasons(data["outages"]))):
         text += [f"### {title_}", "", *told, ""] if told else []
     if data["gpus"]:
         text += ["| host | GPU | cut as | becomes |", "|---|---|---|---|"]
@@ -125,8 +125,8 @@ def _steps(data: Mapping[str, t.Any]) -> list[str]:
     return [f"{number}. {_plain(step)}" for number, step in enumerate(data["steps"], 1)]
 
 
-def _outages(data: Mapping[str, t.Any]) -> list[str]:
-    return [f"- **{_plain(each['service'])}** replica {each['replica']}: {_plain(each['reason'])}" for each in data["outages"]]
+def _reasons(replicas: Iterable[Mapping[str, t.Any]]) -> list[str]:
+    return [f"- **{_plain(each['service'])}** replica {each['replica']}: {_plain(each['reason'])}" for each in replicas]
 
 
 def _plain(value: object) -> str:

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import difflib
 import typing as t
 from collections.abc import Iterable, Mapping, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
 
 if t.TYPE_CHECKING:
@@ -102,12 +102,6 @@ def mistakes(manifests: Sequence[Manifest], teams: Iterable[str]) -> list[FleetE
             wrong = f"{' -> '.join(circle)}: each waits for the next"
             errors.append(manifest.located.error(("placement", "together"), wrong, "write it in one of them only"))
     return errors
-
-
-def near(word: str, known: Sequence[str], otherwise: str) -> str:
-    """A hint: the word that may have been meant, or else ``otherwise``."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean '{close[0]}'?" if close else otherwise
 
 
 def _circle(service: str, by_name: Mapping[str, Manifest]) -> list[str] | None:

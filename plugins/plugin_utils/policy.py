@@ -21,6 +21,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
     Wrong,
     check,
     model_validator,
+    near,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Counted, Limit, Quota, Workspace
@@ -221,8 +222,7 @@ class Quotas(Strict):
                 continue
             if quota.workspace not in self.workspaces:
                 known = sorted(self.workspaces)
-                close = difflib.get_close_matches(quota.workspace, known, n=1, cutoff=0.6)
-                hint = f"did you mean '{close[0]}'?" if close else f"add it to workspaces, which has {', '.join(known) or 'none'}"
+                hint = near(quota.workspace, known, f"add it to workspaces, which has {', '.join(known) or 'none'}")
                 raise Wrong(f"there is no workspace '{quota.workspace}'", hint, "teams", team, "workspace")
             have = {(limit.counted, limit.board): limit.most for limit in limits_of(self.workspaces[quota.workspace])}
             for limit in limits_of(quota):

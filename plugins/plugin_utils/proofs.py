@@ -9,6 +9,7 @@ import typing as t
 from collections.abc import Iterator
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
 
 NO_SOLVER = "no gap is proven: this controller has no solver (pip install highspy numpy), and places were found one by one"
 
@@ -40,10 +41,6 @@ def proof_lines(solution: Solution) -> Iterator[str]:
         used = len({uuid for place in solution.placements for uuid in place.gpus})
         if proof.gpus is not None and not solution.unplaced:
             fewest = min(used, proof.gpus)
-            parts.append(f"the plan uses {_gpus(used)}; no plan uses fewer than {fewest}, also if nobody wished to be spread")
+            parts.append(f"the plan uses {several(used, 'GPU')}; no plan uses fewer than {fewest}, also if nobody wished to be spread")
         if parts:
             yield f"proven by {proof.solver}: {'; '.join(parts)}"
-
-
-def _gpus(number: int) -> str:
-    return f"{number} GPU{'' if number == 1 else 's'}"

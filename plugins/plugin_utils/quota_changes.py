@@ -15,6 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge,
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, Edit, Option
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, HostState, unseen_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
 
 # Team -> in words, which of its limits are higher by how much; those of workspaces stand under a name that no team has.
 Grown = Mapping[str, tuple[str, ...]]
@@ -66,13 +67,13 @@ class TeamBooks:
         spaces = {quota.workspace for quota in self._problem.quotas if quota.team in teams}
         wider = []
         for space in self._problem.workspaces:
-            teams_of = self._teams_of(space.name)
-            limits = (
-                tuple(self._grown(limit, teams_of, new, bool(hosts)) for limit in space.limits) if space.name in spaces else space.limits
-            )
-            # What its teams may have each must not be more than it has.
-            own = [limit for quota in quotas if quota.workspace == space.name for limit in quota.limits]
-            limits = tuple(replace(each, most=max(each.most, _most_of(own, each))) for each in limits) if space.name in spaces else limits
+            limits = space.limits
+            if space.name in spaces:
+                teams_of = self._teams_of(space.name)
+                # What its teams may have each must not be more than it has.
+                own = [limit for quota in quotas if quota.workspace == space.name for limit in quota.limits]
+                grown = (self._grown(limit, teams_of, new, bool(hosts)) for limit in limits)
+                limits = tuple(replace(each, most=max(each.most, _most_of(own, each))) for each in grown)
             wider.append(replace(space, limits=limits))
             if raises := _raises(f"that of workspace {space.name}", limits, space.limits):
                 words[SPACES] = (*words.get(SPACES, ()), *raises)
@@ -153,7 +154,5 @@ def _most_of(limits: Iterable[Limit], like: Limit) -> int:
 
 def _more(new: Limit, old: Limit) -> str:
     by = new.most - old.most
-    what = {"memory": format_size(by), "slices": f"{by} memory slice{'s' if by > 1 else ''}", "gpus": f"{by} GPU{'s' if by > 1 else ''}"}[
-        old.counted
-    ]
+    what = format_size(by) if old.counted == "memory" else several(by, {"slices": "memory slice", "gpus": "GPU"}[old.counted])
     return what + (f" on {old.board}" if old.board else "")

@@ -172,6 +172,11 @@ def eased(need: Need, edits: Iterable[Edit]) -> Need:
     return need
 
 
+def asks_otherwise(blockers: Iterable[Blocker]) -> bool:
+    """Would the service have to ask for something else?"""
+    return any(blocker.cause in OF_THE_NEED for blocker in blockers)
+
+
 def merged(blockers: Iterable[Blocker]) -> tuple[Blocker, ...]:
     """What several GPUs have in common is one thing; what each has of its own stays."""
     found: list[Blocker] = []
@@ -181,10 +186,14 @@ def merged(blockers: Iterable[Blocker]) -> tuple[Blocker, ...]:
     return tuple(found)
 
 
+def listed(words: Sequence[str]) -> str:
+    """``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
 def and_words(names: Sequence[str]) -> str:
     """``a-1, b-2 and c-1``; of more than three the first three, and how many more."""
-    shown = list(names[:3]) + ([f"{len(names) - 3} more"] if len(names) > 3 else [])
-    return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
+    return listed([*names[:3], *([f"{len(names) - 3} more"] if len(names) > 3 else [])])
 
 
 def amount(kind: str, value: float) -> str:

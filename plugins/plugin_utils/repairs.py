@@ -21,13 +21,13 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Problem, Resources, Rules, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     LOSERS,
-    OF_THE_NEED,
     SELF,
     Blocker,
     Edit,
     Option,
     Spot,
     and_words,
+    asks_otherwise,
     eased,
     merged,
     option_of,
@@ -131,13 +131,13 @@ class Scene:
         best: dict[bool, tuple[int, str, tuple[Blocker, ...]]] = {}
         for board, found in sorted(boards.items()):
             cheapest = sorted(found, key=lambda each: each[:2])[: need.count]
-            together = merged(blocker for _cost, _pci, blockers in cheapest for blocker in blockers)
-            if len(cheapest) < need.count:
+            there = len(cheapest)
+            if there < need.count:
                 # Fewer have to be asked for anyway: so few that nothing else is in the way, if there are any.
-                at_hand = [each for each in cheapest if not each[2]]
-                ends = f"has no more of one board{' that are free' if at_hand and len(at_hand) < len(cheapest) else ''}"
-                cheapest = at_hand or cheapest
-                together = () if at_hand else together
+                cheapest = [each for each in cheapest if not each[2]] or cheapest
+            together = merged(blocker for _cost, _pci, blockers in cheapest for blocker in blockers)
+            if there < need.count:
+                ends = f"has no more of one board{' that are free' if len(cheapest) < there else ''}"
                 alone = ", without 'nvlink'" if len(cheapest) == 1 and must_join(need) else ""
                 less = f"ask for {len(cheapest)} GPU{'s' if len(cheapest) > 1 else ''} in place of {need.count} ('count'{alone}): "
                 edit = Edit("service", need.service, "count", len(cheapest))
@@ -145,7 +145,7 @@ class Scene:
                 together = (*together, Blocker("count", (option,)))
             for whole in self._joined(host, need, board, together, cheapest) if must_join(need) else (together,):
                 rank = (sum(blocker.best.cost for blocker in whole), board, whole)
-                other = any(blocker.cause in OF_THE_NEED for blocker in whole)
+                other = asks_otherwise(whole)
                 if other not in best or rank[:2] < best[other][:2]:
                     best[other] = rank
         cheapest_of = [best[other] for other in sorted(best, key=lambda each: best[each][:2])]

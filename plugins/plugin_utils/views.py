@@ -24,6 +24,11 @@ def policy_of(variables: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
     return {name: variables[name] for name in sorted(variables) if name.startswith("fleet_")}
 
 
+def several(number: int, what: str) -> str:
+    """``1 GPU``, ``2 GPUs``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def unplaced_lines(unplaced: t.Iterable[Data]) -> list[str]:
     """What has no place: ``llm-chat replica 1: reason``. Replicas with one reason are one line: ``ocr replicas 2 to 4, 7: ...``."""
     grouped: dict[tuple[str, str], list[int]] = {}

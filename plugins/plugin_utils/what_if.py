@@ -22,7 +22,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Locate
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Problem, Resources, Solution
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several, table
 
 #: At most so many GPUs are asked for; who needs more reads that it is not a matter of GPUs, or asks in parts.
 MOST: t.Final = 1024
@@ -163,12 +163,8 @@ class WhatIf:
             text = f"{high} more {board} {verb} needed, {kind.gpus} in a host"
         lines = [f"{text}: {_missing_words(problem, tried[high])}"]
         if high:
-            lines.append(f"with {high - 1} more, {_count(without(high - 1), 'replica')} would have no place")
+            lines.append(f"with {high - 1} more, {several(without(high - 1), 'replica')} would have no place")
         return Answer(lines, data)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _missing_words(problem: Problem, solution: Solution) -> str:

@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import gpu_refusal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way, keepers, kept
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.placement_rules import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
@@ -93,6 +93,16 @@ class Reason:
         }
 
 
+def _strangers(problem: Problem, names: Collection[str]) -> Iterator[FleetError]:
+    """A line for each name that no service and no replica has."""
+    replicas = (f"{need.service}-{number}" for need in problem.needs if names for number in range(1, need.replicas + 1))
+    known = {need.service for need in problem.needs}.union(replicas, (place.name for place in problem.previous))
+    for name in names:
+        if name not in known:
+            hint = near(name, sorted(known), "write a service, or SERVICE-NUMBER")
+            yield FleetError(f"there is no service or replica '{name}'", field="explain", hint=hint)
+
+
 def why_here(
     problem: Problem,
     solution: Solution,
@@ -107,11 +117,7 @@ def why_here(
 
     :raises FleetError: nobody has a name of ``only``.
     """
-    replicas = {f"{need.service}-{number}" for need in problem.needs for number in range(1, need.replicas + 1)}
-    known = sorted({need.service for need in problem.needs} | replicas | {place.name for place in problem.previous})
-    hint = "write a service, or SERVICE-NUMBER"
-    strangers = [name for name in only or () if name not in known]
-    raise_all(FleetError(f"there is no service or replica '{name}'", field="explain", hint=near(name, known, hint)) for name in strangers)
+    raise_all(_strangers(problem, only or ()))
     scene = Scene(problem, solution, {})
     before = {(place.service, place.replica): place for place in problem.previous}
     displaced = {key: "moved there so that a GPU becomes empty" for key in closer if key in before}

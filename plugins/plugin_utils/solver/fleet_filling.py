@@ -142,9 +142,7 @@ class Filling:
             self.swaps -= 1
             found = swap.make_room(klass, host, gpu)
             if found is not None:
-                first = seats.size
-                seats.add(*(numpy.asarray([each]) for each in (klass, int(self.options.shape[option]), found[0], 1 << found[1])))
-                self._count(seats, numpy.asarray([first]), 1)
+                self._seat(seats, klass, int(self.options.shape[option]), found[0], 1 << found[1])
                 return 1
         return 0
 
@@ -155,6 +153,7 @@ class Filling:
             return 0
         seats = self.seats[options.group[option]]
         fits = seats.room.gpus_for(shape, 1)
+        used = fits & ~seats.room.empty
         hosts = numpy.flatnonzero(fits.any(axis=1) & (seats.held(klass) < options.per_host[klass]))
         need = seats.needs(numpy.asarray([klass]))[0]
         lacking = numpy.maximum(need - seats.room.left[hosts], 0.0)
@@ -165,7 +164,7 @@ class Filling:
             able = (
                 (asked >= lacks - NEARLY).all(axis=1) & (seats.gpus[there] & (seats.gpus[there] - 1) == 0) & (seats.klass[there] != klass)
             )
-            gpu = int((fits & ~seats.room.empty)[host].argmax() if (fits & ~seats.room.empty)[host].any() else fits[host].argmax())
+            gpu = int((used if used[host].any() else fits)[host].argmax())
             for one in there[able][numpy.argsort(asked[able].sum(axis=1), kind="stable")].tolist():
                 goes = int(seats.klass[one])
                 if goes in self._stuck:
@@ -193,10 +192,15 @@ class Filling:
 
     def _changed(self, seats: Seats, one: int, comes: tuple[int, int, int, int]) -> int:
         """Let one go and seat another; the number of that."""
-        leaving, first = numpy.asarray([one]), seats.size
+        leaving = numpy.asarray([one])
         seats.drop(leaving)
         self._count(seats, leaving, -1)
-        seats.add(*(numpy.asarray([each]) for each in comes))
+        return self._seat(seats, *comes)
+
+    def _seat(self, seats: Seats, klass: int, shape: int, host: int, gpus: int) -> int:
+        """Seat one more; its number."""
+        first = seats.size
+        seats.add(*(numpy.asarray([each]) for each in (klass, shape, host, gpus)))
         self._count(seats, numpy.asarray([first]), 1)
         return first
 
@@ -287,9 +291,7 @@ class Filling:
         leaving = numpy.asarray(gone, dtype=numpy.int64)
         seats.drop(leaving)
         self._count(seats, leaving, -1)
-        first = seats.size
-        seats.add(*(numpy.asarray([each]) for each in (klass, shape, host, mask)))
-        self._count(seats, numpy.asarray([first]), 1)
+        self._seat(seats, klass, shape, host, mask)
         high.take(need[None, :], numpy.asarray([shape]), numpy.asarray([host]), numpy.asarray([mask]))
         return True
 
