@@ -20,12 +20,14 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joi
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Debit
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
 
 # (services that would have to move, MiB that they have, host, GPU or board, start, profile), and what makes the sentence: the least is
 # the nearest help, and only that is put into words.
 Move = tuple[tuple[int, int, str, str, int, str], Callable[[], str]]
+_There = t.TypeVar("_There")
 
 # More hosts of one kind than these are counted and not named: a reason is one line.
 MAX_NAMES = 3
@@ -95,15 +97,15 @@ def _reason(case: Case, hosts: Sequence[HostState]) -> str:
 
     Where those are too many to tell, reasons that differ in numbers and names are told as one, with the sum of the GPUs.
     """
-    reasons = [_host_reason(case, host, lacks) for host, lacks in zip(hosts, _lacking(case, hosts), strict=True)]
+    lacking = _lacking(case, hosts)
+    # Without names first, which is the same on many hosts: with names they differ in more, never in less.
+    reasons = [_host_reason(case, host, lacks, told=False) for host, lacks in zip(hosts, lacking, strict=True)]
+    if len(set(reasons)) <= MAX_GROUPS:
+        reasons = [_host_reason(case, host, lacks) for host, lacks in zip(hosts, lacking, strict=True)]
     if len(set(reasons)) <= MAX_GROUPS:
         told = _together(hosts, [reason.text for reason in reasons])
     else:
-        of_kind: dict[str, set[str]] = {}
-        for reason in set(reasons):
-            of_kind.setdefault(reason.kind or reason.text, set()).add(reason.text)
-        alike = _together(hosts, [reason.kind or reason.text for reason in reasons])
-        told = {_as_one(case, kind, of_kind[kind], there): there for kind, there in alike.items()}
+        told = _of_kinds(case, hosts, lacking, reasons)
     named = ((text, [host.host.name for host in each]) for text, each in told.items())
     ordered = sorted(named, key=lambda one: (-len(one[1]), one[1]))
     texts = [f"{_names(names)}: {reason}" for reason, names in ordered[:MAX_GROUPS]]
@@ -112,16 +114,25 @@ def _reason(case: Case, hosts: Sequence[HostState]) -> str:
     return "; ".join([*texts, *([f"and {more}"] if rest else [])])
 
 
-def _together(hosts: Sequence[HostState], texts: Sequence[str]) -> dict[str, list[HostState]]:
-    groups: dict[str, list[HostState]] = {}
+def _together(hosts: Sequence[_There], texts: Sequence[str]) -> dict[str, list[_There]]:
+    groups: dict[str, list[_There]] = {}
     for host, text in zip(hosts, texts, strict=True):
         groups.setdefault(text, []).append(host)
     return groups
 
 
-def _as_one(case: Case, kind: str, texts: set[str], hosts: Sequence[HostState]) -> str:
-    """Reasons of one kind in words."""
-    return next(iter(texts)) if len(texts) == 1 else _total(case, hosts) if kind == _GPUS else kind
+def _of_kinds(
+    case: Case, hosts: Sequence[HostState], lacking: Sequence[_Reason | None], reasons: Sequence[_Reason]
+) -> dict[str, list[HostState]]:
+    """Hosts whose reasons are of one kind together, each kind in words."""
+    told: dict[str, list[HostState]] = {}
+    many = Counter(reason.kind or reason.text for reason in set(reasons))
+    alike = _together(list(zip(hosts, lacking, strict=True)), [reason.kind or reason.text for reason in reasons])
+    for kind, there in alike.items():
+        mine = [host for host, _lacks in there]
+        texts = {_host_reason(case, host, lacks).text for host, lacks in there} if many[kind] == 1 else set()
+        told[texts.pop() if len(texts) == 1 else _total(case, mine) if kind == _GPUS else kind] = mine
+    return told
 
 
 class _Reason(t.NamedTuple):
@@ -137,10 +148,10 @@ _GPUS = "GPUs"
 
 def _total(case: Case, hosts: Iterable[HostState]) -> str:
     """What all GPUs of these hosts say, without names."""
-    counts: dict[str | None, int] = {}
-    for host in hosts:
-        for refusal, count in case.counts(host).items():
-            counts[refusal] = counts.get(refusal, 0) + count
+    counts = Counter[str | None]()
+    for said, many in Counter(case.voice(host) for host in hosts).items():
+        for refusal, count in said:
+            counts[refusal] += many * count
     few = [f"{several(counts[None], 'GPU')} free, on no host the {case.need.count} needed"] if None in counts else []
     return ", ".join([*few, _counted(counts)])
 
@@ -182,7 +193,8 @@ def _lacks(need: Need, host: HostState) -> _Reason | None:
     return _Reason(exact, ", ".join(f"needs {want} and has less left" for want, _have in amounts))
 
 
-def _host_reason(case: Case, host: HostState, lacks: _Reason | None) -> _Reason:
+def _host_reason(case: Case, host: HostState, lacks: _Reason | None, told: bool = True) -> _Reason:
+    """``told``: with the names of those who have its GPUs."""
     if lacks is not None:
         return lacks
     need = case.need
@@ -190,7 +202,7 @@ def _host_reason(case: Case, host: HostState, lacks: _Reason | None) -> _Reason:
         return _Reason(rule)
     if not host.gpus:
         return _Reason("no GPU")
-    open_, few = case.said(host)
+    open_, few = case.said(host, told)
     if open_ < need.count:
         return few
     if (unjoined := link_refusal(host, need)) is not None:
@@ -247,6 +259,15 @@ def gpu_refusal(state: GpuState, need: Need) -> str | None:
 
 def _refusal(state: GpuState, need: Need, shut: str | None) -> str | None:
     """``shut``: why nothing new of the need's mode can be put there, whoever asks."""
+    first = _first_refusal(state, need, shut)
+    if first is not None:
+        return first
+    debit = state.debit(need)
+    return _over_quota(debit) if debit is not None else _last_refusal(state, need, state.profiles(need))
+
+
+def _first_refusal(state: GpuState, need: Need, shut: str | None) -> str | None:
+    """What a GPU says before anybody looks at quotas."""
     if not need.wants(state.gpu.board):
         return f"of a board that is not wanted ({state.gpu.board})"
     barred = state.barred(need)
@@ -256,17 +277,22 @@ def _refusal(state: GpuState, need: Need, shut: str | None) -> str | None:
         return shut
     if state.crowded(need):
         return f"with {state.replicas[need.service]} of it already (max_per_gpu)"
-    debit = state.debit(need)
-    if debit is not None:
-        return f"that its team may not have: {debit.words}"
+    return None
+
+
+def _over_quota(debit: Debit) -> str:
+    return f"that its team may not have: {debit.words}"
+
+
+def _last_refusal(state: GpuState, need: Need, names: tuple[str, ...]) -> str | None:
+    """What a GPU says to a team that may have a place of its kind; of slices, one of these profiles."""
     if need.isolation == "shared":
         return state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing)
     if need.isolation == "exclusive":
         return f"with less than {format_size(need.memory_mib)}" if state.gpu.memory_mib < need.memory_mib else None
-    names = _acceptable(state, need)
     if not names:
         return f"without a profile for {what(need)}"
-    if state.best_cut(state.profiles(need)) is not None:
+    if state.best_cut(names) is not None:
         return None
     return f"without a free pinned slice for {what(need)}" if state.gpu.fixed else f"without room for {what(need)}"
 
@@ -275,13 +301,26 @@ def _acceptable(state: GpuState, need: Need) -> tuple[str, ...]:
     return () if state.cutter is None else state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
 
 
+# A kind of GPUs of whom a quota thinks the same: board, memory, and how it is cut.
+_Board = tuple[str, int, int]
+# What GPUs of a host say, None where they could take it, and how many of them.
+_Voice = frozenset[tuple[str | None, int]]
+# The same before a quota is asked; with the kind of those of whom it has to be.
+_Answers = frozenset[tuple[tuple[str | None, _Board | None], int]]
+
+
 @dataclass
 class _Hearing:
-    """What GPUs say to all that ask the same of one, by host: how many could take it, and what that is to who needs more; and all of it,
-    counted, in words without names."""
+    """What GPUs say to all that ask the same of one, whatever their team.
 
-    said: dict[str, tuple[int, _Reason]] = field(default_factory=dict)
-    counts: dict[str, Mapping[str | None, int]] = field(default_factory=dict)
+    ``answers``: by host, and whether with the names of those who have the GPUs; equal ones one object. ``boards``: one GPU of each kind.
+    ``said``: what a voice is to somebody who needs so many GPUs.
+    """
+
+    answers: dict[tuple[str, bool], _Answers] = field(default_factory=dict)
+    equal: dict[_Answers, _Answers] = field(default_factory=dict)
+    boards: dict[_Board, GpuState] = field(default_factory=dict)
+    said: dict[_Voice, tuple[int, _Reason]] = field(default_factory=dict)
 
 
 _HEARD: WeakKeyDictionary[Fleet, dict[object, _Hearing]] = WeakKeyDictionary()
@@ -297,13 +336,15 @@ class Case:
     name: str
     # Does it hold no place itself? Then what was said to others holds for it: the fleet changes no more.
     lasting: bool
+    # What answers are with its team's quota; None where the quota leaves it some profiles only, and each GPU has to be asked.
+    _voices: dict[_Answers, _Voice | None] = field(default_factory=dict)
 
     @cached_property
     def _heard(self) -> _Hearing:
         if not self.lasting:
             return _Hearing()
         own = self.need.service if self.need.rules.max_per_gpu is not None else ""
-        asked = (question_of(self.fleet, self.need), self.need.team, own)
+        asked = (question_of(self.fleet, self.need)[0], own)
         return _HEARD.setdefault(self.fleet, {}).setdefault(asked, _Hearing())
 
     @cached_property
@@ -311,34 +352,64 @@ class Case:
         """Is there a rule of its own about who is beside whom?"""
         return self.fleet.rulebook.alone(self.need)
 
-    def _refusals(self, host: HostState, told: bool) -> Counter[str | None]:
-        """What each GPU says (:func:`gpu_refusal`). ``told``: with the names of those who have it."""
+    def _shut(self, host: HostState, told: bool) -> list[str | None]:
+        """Of each GPU why nothing new of the mode can be put there."""
         mode, sharing = MODE_OF[self.need.isolation], self.need.sharing
         asked = ("shut", mode, sharing, told)
         if asked not in host.answers:
             host.answers[asked] = [state.refusal(mode, sharing, told) for state in host.gpus]
-        return Counter(_refusal(state, self.need, shut) for state, shut in zip(host.gpus, host.answers[asked], strict=True))
+        return t.cast("list[str | None]", host.answers[asked])
+
+    def _answers(self, host: HostState, told: bool) -> _Answers:
+        heard = self._heard
+        if (host.host.name, told) not in heard.answers:
+            counts = Counter[tuple[str | None, _Board | None]]()
+            for state, shut in zip(host.gpus, self._shut(host, told), strict=True):
+                first = _first_refusal(state, self.need, shut)
+                if first is not None:
+                    counts[first, None] += 1
+                else:
+                    board = (state.gpu.board, state.gpu.memory_mib, id(state.cutter))
+                    heard.boards.setdefault(board, state)
+                    counts[_last_refusal(state, self.need, _acceptable(state, self.need)), board] += 1
+            found = frozenset(counts.items())
+            heard.answers[host.host.name, told] = heard.equal.setdefault(found, found)
+        return heard.answers[host.host.name, told]
+
+    def voice(self, host: HostState, told: bool = False) -> _Voice:
+        """What the GPUs of a host say (:func:`gpu_refusal`). ``told``: with the names of those who have it."""
+        answers = self._answers(host, told)
+        if answers not in self._voices:
+            self._voices[answers] = self._with_quota(answers)
+        found = self._voices[answers]
+        if found is not None:
+            return found
+        refusals = (_refusal(state, self.need, shut) for state, shut in zip(host.gpus, self._shut(host, told), strict=True))
+        return frozenset(Counter(refusals).items())
+
+    def _with_quota(self, answers: _Answers) -> _Voice | None:
+        counts = Counter[str | None]()
+        for (text, board), count in answers:
+            state = None if board is None else self._heard.boards[board]
+            debit = None if state is None else state.debit(self.need)
+            if state is not None and debit is None and state.profiles(self.need) != _acceptable(state, self.need):
+                return None
+            counts[text if debit is None else _over_quota(debit)] += count
+        return frozenset(counts.items())
 
     def open(self, host: HostState) -> int:
         """How many GPUs of a host could take it."""
         return self.said(host)[0]
 
-    def said(self, host: HostState) -> tuple[int, _Reason]:
-        """How many GPUs of a host could take it, and what is in the way where those are too few."""
-        known = self._heard.said
-        if host.host.name not in known:
-            refusals = self._refusals(host, told=True)
-            open_, others = refusals[None], _counted(refusals)
+    def said(self, host: HostState, told: bool = False) -> tuple[int, _Reason]:
+        """How many GPUs of a host could take it, and what is in the way where those are too few. ``told``: as :meth:`voice`."""
+        voice, known = self.voice(host, told), self._heard.said
+        if voice not in known:
+            counts = dict(voice)
+            open_, others = counts.get(None, 0), _counted(counts)
             few = f"{several(open_, 'GPU')} free of the {self.need.count} needed" if open_ else ""
-            known[host.host.name] = open_, _Reason(", ".join(filter(None, [few, others])), _GPUS if others else "")
-        return known[host.host.name]
-
-    def counts(self, host: HostState) -> Mapping[str | None, int]:
-        """What the GPUs of a host say, without names; None of those that could take it."""
-        known = self._heard.counts
-        if host.host.name not in known:
-            known[host.host.name] = self._refusals(host, told=False)
-        return known[host.host.name]
+            known[voice] = open_, _Reason(", ".join(filter(None, [few, others])), _GPUS if others else "")
+        return known[voice]
 
     def movable(self, owner: str) -> bool:
         """Can ``owner`` be asked to move? Nothing moves an adopted service, and another replica of the same would need the same place."""

@@ -56,8 +56,11 @@ class Books:
         self._used: dict[str, dict[Key, int]] = {team: dict.fromkeys(self._keys_of(team), 0) for team in self._quotas}
         self._charged: dict[str, tuple[str, Charge]] = {}
         self._names: dict[str, dict[str, Charge]] = {team: {} for team in self._quotas}
-        # What was answered to each team, until something changes that counts for it.
-        self._answers: dict[str, dict[object, t.Any]] = {team: {} for team in self._quotas}
+        # What was answered to each team, until something changes that counts for it: in its workspace, or where it has none, for itself.
+        # Changes are only counted there, because in a workspace of hundreds of teams most are never asked between two of them.
+        self._answers: dict[str, tuple[int, dict[object, t.Any]]] = {team: (0, {}) for team in self._quotas}
+        self._shared = {team: (quota.workspace is None, quota.workspace or team) for team, quota in self._quotas.items()}
+        self._changes = dict.fromkeys(self._shared.values(), 0)
         # Of each limit of a workspace what its teams have used, what of it is beyond their own limits, and what those that lend have left.
         self._sums: dict[tuple[str, Key], list[int]] = {}
         for space, teams in self._members.items():
@@ -136,7 +139,12 @@ class Books:
 
     def known(self, team: str) -> dict[object, t.Any]:
         """What was answered to a team, by question, until something changes that counts for it. Of a team with limits (:meth:`limited`)."""
-        return self._answers[team]
+        changes = self._changes[self._shared[team]]
+        as_of, answers = self._answers[team]
+        if as_of != changes:
+            answers = {}
+            self._answers[team] = changes, answers
+        return answers
 
     def _add(self, team: str, charge: Charge, sign: int) -> None:
         space = self._quotas[team].workspace
@@ -148,8 +156,7 @@ class Books:
                 self._sums[(space, key)] = [
                     every - old + new for every, old, new in zip(self._sums[(space, key)], before, now, strict=True)
                 ]
-        for other in (team,) if space is None else self._members[space]:
-            self._answers[other].clear()
+        self._changes[self._shared[team]] += 1
 
     def _amounts(self, team: str, charge: Charge) -> dict[Key, int]:
         found: dict[Key, int] = {}
@@ -163,7 +170,7 @@ class Books:
         """Why the team cannot have this much more; None when it can. ``own``: without borrowing."""
         if not self._used.get(team):
             return None
-        answers, asked = self._answers[team], (charge, own)
+        answers, asked = self.known(team), (charge, own)
         if asked not in answers:
             found = (self._refused(team, key, amount, own) for key, amount in sorted(self._amounts(team, charge).items()))
             answers[asked] = next((debit for debit in found if debit is not None), None)
@@ -174,7 +181,7 @@ class Books:
         """May a quota refuse a replica of ``count`` GPUs, whatever it gets? Asked first, because mostly it may not."""
         if not self._used.get(team):
             return False
-        known = self._answers[team]
+        known = self.known(team)
         if count not in known:
             known[count] = self.refusal(team, tuple((boards, kind, count * much) for boards, kind, much in self.most)) is not None
         tight: bool = known[count]

@@ -5,13 +5,19 @@
 
 from __future__ import annotations
 
+import random
 import typing as t
+from collections import Counter
 from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice, parse_slice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import Case, gpu_refusal
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Instance, Need, Pin, Placement, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState
+from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem
 
 
@@ -310,3 +316,35 @@ def test_a_host_whose_boards_are_not_wanted_is_not_said_to_lack_cpus() -> None:
     wide = need(models=("h100",), resources=Resources(cpus=4))
     assert answer([small], [wide])[0] == "h1: 1 GPU of a board that is not wanted (a100-sxm4-80gb)"
     assert answer([small], [replace(wide, models=())])[0] == "h1: needs 4 cpus and has 2 cpus left"
+
+
+def acceptable(state: GpuState, each: Need) -> tuple[str, ...]:
+    return state.cutter.acceptable(each.memory_mib, each.compute, each.profile) if state.cutter and each.isolation == "slice" else ()
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_what_is_heard_once_for_all_is_what_each_gpu_says_to_each(seed: int) -> None:
+    """Of many teams with quotas that are nearly used up, some of which leave them a part of the profiles."""
+    chance = random.Random(seed)
+    world = small_fleet.world(90, 16, seed)
+    limits = {quota.team: replace(quota.limits[0], most=chance.choice([6, 11, 21, 45]) * small_fleet.GIB) for quota in world.quotas}
+    rules = [{}, {"max_per_gpu": 1}]
+    world = replace(
+        world,
+        quotas=tuple(replace(quota, limits=(limits[quota.team],)) for quota in world.quotas),
+        needs=tuple(replace(each, rules=replace(each.rules, **chance.choice(rules))) for each in world.needs),
+    )
+    solution = make_plan(world)
+    fleet = begin(replace(world, previous=solution.placements)).fleet
+    hosts = list(fleet.hosts.values())
+    narrowed = over = 0
+    for each in world.needs:
+        case = Case(fleet, hosts, each, f"{each.service}-1", lasting=True)
+        for host_ in hosts:
+            said = Counter(gpu_refusal(state, each) for state in host_.gpus)
+            assert dict(case.voice(host_, told=True)) == said
+            assert case.open(host_) == said[None]
+            over += any("its team may not have" in (text or "") for text in said)
+            narrowed += any(0 < len(state.profiles(each)) < len(acceptable(state, each)) for state in host_.gpus)
+    assert over
+    assert narrowed

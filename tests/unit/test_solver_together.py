@@ -220,3 +220,18 @@ def test_room_that_was_kept_in_vain_goes_to_others(seed: int) -> None:
     more = replace(one, hosts=(*one.hosts, extra))
     levels = len({each.priority for each in one.needs})
     assert objective(more, make_plan(more))[:levels] >= objective(one, make_plan(one))[:levels]
+
+
+def test_gpus_that_have_no_room_do_not_make_the_program_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a fleet that serves, nearly every GPU is full in a way of its own."""
+    full = small_fleet.world(300, 40, 1)
+    serving = make_plan(full)
+    asked = tuple(
+        need(f"new-{number:02}", isolation="slice", memory_mib=(8 + number % 4) * GIB, compute=0.1 + number / 1000) for number in range(60)
+    )
+    room = host(gpu(0, "room", mig=True), name="room", modes=("mig",))
+    wished = replace(full, hosts=(*full.hosts, room), needs=(*full.needs, *asked), previous=serving.placements)
+    monkeypatch.setattr(together, "MOST_COLUMNS", 3_000)
+    proof = make_plan(wished).proof
+    assert proof is not None
+    assert (proof.unproven, proof.solver) == ("", program.version())

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import most_sets, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, Slices
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, TIME_SLICE, Hint, Need, Sharing
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, share_charge, whole_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, counted, share_charge, whole_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import (
     Counts,
     Group,
@@ -207,10 +207,12 @@ class _Model:
         names = self._profiles(state)
         if state.cutter is None or not names:
             return
-        rows = {name: self.program.add_row(upper=0) for name in names}
-        group.rows.update(rows)
         stock = state.spare if state.gpu.fixed else None
-        for counts in additions(state.cutter, state.fixed, names, stock, state.reusable if state.gpu.fixed else None):
+        ways = additions(state.cutter, state.fixed, names, stock, state.reusable if state.gpu.fixed else None)
+        # No row, and so no column of anybody, for what the GPU cannot have any more: on a fleet that serves that is most of it.
+        rows = {name: self.program.add_row(upper=0) for name in names if any(name == one for counts in ways for one, _count in counts)}
+        group.rows.update(rows)
+        for counts in ways:
             column = self.program.add_column(len(group.states), whole=True)
             self.program.add_entry(once, column, 1)
             self._open(state, column)
@@ -300,13 +302,12 @@ class _Model:
 
     def _rows_of_quotas(self) -> None:
         """What teams may have in any case; that one team may borrow what another leaves is more, and is not in the program."""
-        for teams, (counted, word), room in self._books.ceilings():
-            takes = [
-                (column, sum(much for board, what, much in charge if what == counted and word in board))
-                for column, team, charge in self._charges
-                if team in teams
-            ]
-            self._at_most(max(0, room), takes)
+        of_team: dict[str, list[tuple[int, Charge]]] = defaultdict(list)
+        for column, team, charge in self._charges:
+            of_team[team].append((column, charge))
+        for teams, key, room in self._books.ceilings():
+            takes = [(column, counted(charge, key)) for team in sorted(teams) for column, charge in of_team[team]]
+            self._at_most(max(0, room), sorted(takes))
 
     def _at_most(self, upper: float, takes: Iterable[tuple[int, float]]) -> None:
         row = self.program.add_row(upper=upper)
