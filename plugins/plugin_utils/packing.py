@@ -9,6 +9,7 @@ Everything is exact combinatorics on one board's geometry, and remembered: a fle
 from __future__ import annotations
 
 import typing as t
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -48,6 +49,23 @@ class Way(t.NamedTuple):
     memory_mib: int
 
 
+def smallest(profiles: Iterable[Profile]) -> list[Profile]:
+    """Those of the profiles that no other one replaces: taking less of the board, wherever this one may begin, and as often.
+
+    One with engines of its own replaces none: there are fewer of them than there is room for.
+    """
+    found: list[Profile] = []
+    for each in sorted(profiles, key=lambda one: (one.slices, one.size, one.name)):
+        if not any(_replaces(other, each) for other in found):
+            found.append(each)
+    return found
+
+
+def _replaces(one: Profile, other: Profile) -> bool:
+    less = one.slices <= other.slices and one.size <= other.size
+    return less and one.max >= other.max and set(one.starts) >= set(other.starts) and not name_parts(one.name)[2]
+
+
 class Cutter:
     """All that can be asked about one geometry."""
 
@@ -60,6 +78,7 @@ class Cutter:
         self._slots = [(profile, start) for profile in geometry.profiles if not name_parts(profile.name)[2] for start in profile.starts]
         self._weights: dict[Slices, int] = {}
         self._acceptable: dict[tuple[int, float | None, str | None], tuple[str, ...]] = {}
+        self._smallest: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._cuts: dict[tuple[Slices, Slices, Slices, tuple[str, ...], bool], Cut | None] = {}
         self._ways: dict[tuple[Slices, tuple[str, ...]], list[Way]] = {}
 
@@ -70,6 +89,12 @@ class Cutter:
             enough = [each for each in self._candidates(name) if each.memory_mib >= memory_mib and each.sm >= (compute or 0) * self.sm]
             self._acceptable[key] = tuple(profile.name for profile in enough)
         return self._acceptable[key]
+
+    def smallest(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Of profiles those that no other of them replaces on a board that may be cut."""
+        if names not in self._smallest:
+            self._smallest[names] = tuple(each.name for each in smallest(self.profiles[name] for name in names))
+        return self._smallest[names]
 
     def _candidates(self, name: str | None) -> list[Profile]:
         if name is None:

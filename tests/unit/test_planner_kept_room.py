@@ -101,10 +101,17 @@ def test_room_on_a_gpu_that_would_have_to_change_its_mode_is_none() -> None:
 
 def test_another_gpu_of_the_host_is_taken_where_the_best_one_is_kept() -> None:
     world = host(gpu(0, slices="3g.40gb@0 3g.40gb@4"), gpu(1))
-    asked = problem([world], [keeping(memory_mib=30000, priority=90), need("batch", memory_mib=30000)])
-    found = plan(asked)
-    assert set(found) == {"ocr-1", "batch-1"}
-    assert found["ocr-1"][:4] != found["batch-1"][:4]
+    before = [place("ocr", "0:3g.40gb@0")]
+    found = plan(problem([world], [keeping(memory_mib=30000, priority=90), need("batch", memory_mib=30000)], before))
+    assert (found["ocr-1"], found["batch-1"][:4]) == ("h1/0:3g.40gb@0", "h1/1")
+    found = plan(problem([world], [need("ocr", memory_mib=30000), need("batch", memory_mib=30000)], before))
+    assert found["batch-1"] == "h1/0:3g.40gb@4"
+
+
+def test_on_a_fresh_host_both_share_a_gpu_and_the_room_is_kept_on_the_other() -> None:
+    world = host(gpu(0, slices="3g.40gb@0 3g.40gb@4"), gpu(1))
+    found = plan(problem([world], [keeping(memory_mib=30000, priority=90), need("batch", memory_mib=30000)]))
+    assert {found["ocr-1"][:4], found["batch-1"][:4]} == {"h1/1"}
 
 
 def test_what_runs_stays_whatever_room_that_leaves_and_the_plan_says_so() -> None:

@@ -47,6 +47,30 @@ def test_a_geometry_without_profiles_serves_nobody() -> None:
     assert (empty.sm, empty.largest_mib) == (0, 0)
 
 
+def test_of_profiles_that_serve_only_the_smallest_are_kept() -> None:
+    names = CUTTER.acceptable(0, None, None)
+    assert CUTTER.smallest(names) == ("1g.10gb",)
+    assert CUTTER.smallest(CUTTER.acceptable(9857, None, None)) == ("1g.20gb",)
+    # Of those with engines there is but one.
+    assert CUTTER.smallest(("1g.10gb+me", "4g.40gb", "7g.80gb")) == ("1g.10gb+me", "4g.40gb")
+    assert CUTTER.smallest(("2g.20gb", "3g.40gb", "4g.40gb")) == ("2g.20gb",)
+    assert CUTTER.smallest(()) == ()
+
+
+@pytest.mark.parametrize("geometry", [A100, A30])
+def test_where_a_profile_fits_one_of_the_smallest_fits_too(geometry: Geometry) -> None:
+    cutter = Cutter(geometry)
+    names = [profile.name for profile in geometry.profiles]
+    layouts = valid_layouts(geometry)
+    for count in (1, 2, 3, len(names)):
+        for chosen in itertools.combinations(names, count):
+            kept = cutter.smallest(chosen)
+            for layout, name in itertools.product(layouts[:: max(1, len(layouts) // 40)], chosen):
+                for start in cutter.profiles[name].starts:
+                    if cutter.fits(layout, Slice(start, name)):
+                        assert any(cutter.fits(layout, Slice(start, each)) for each in kept), (layout, name, start, kept)
+
+
 @pytest.mark.parametrize("geometry", [A100, A30])
 def test_what_fits_beside_legal_slices_is_what_geometry_calls_legal(geometry: Geometry) -> None:
     cutter = Cutter(geometry)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile, name_parts
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import smallest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns, patterns_of, undominated
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
@@ -226,9 +227,4 @@ def smallest_profiles(geometry: Geometry, one: FleetClass) -> list[Profile]:
         and each.memory_mib >= one.memory_mib
         and each.slices >= one.compute * geometry.compute_slices - 1e-6
     ]
-    enough.sort(key=lambda each: (each.slices, each.size, each.name))
-    found: list[Profile] = []
-    for each in enough:
-        if not any(other.slices <= each.slices and other.size <= each.size and set(other.starts) >= set(each.starts) for other in found):
-            found.append(each)
-    return found
+    return smallest(enough)

@@ -261,7 +261,11 @@ class _Model:
         return sum(most_sets([state for state in host.gpus if same(state)], need.count) for host in hosts.hosts)
 
     def _acceptable(self, state: GpuState, need: Need) -> tuple[str, ...]:
-        return () if state.cutter is None else state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
+        """Profiles that serve a need; where the GPU may be cut anew, without those in whose place a smaller one could stand as well."""
+        if state.cutter is None:
+            return ()
+        names = state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
+        return names if state.gpu.fixed else state.cutter.smallest(names)
 
     def _column(
         self, kind: Kind, group: Group, profile: str | None, takes: Mapping[int, float], charge: Charge, most: int | None = None
