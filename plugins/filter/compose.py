@@ -13,7 +13,14 @@ from pathlib import Path
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import compose, door, runtimes
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.late import Late
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils import compose, door, runtimes
+else:
+    compose = Late("compose")
+    door = Late("door")
+    runtimes = Late("runtimes")
 
 # The specification's own schema, as the PyPI package check-jsonschema carries it.
 PACKAGE = "check_jsonschema"

@@ -13,7 +13,14 @@ import typing as t
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.parents import FIELD as PARENT
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, parents, views
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.late import Late
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, parents, views
+else:
+    door = Late("door")
+    parents = Late("parents")
+    views = Late("views")
 
 # What ansible-core says of a module that broke before it could say why; the last line of its standard error has the reason.
 _SAYS_NOTHING = re.compile("MODULE FAILURE|stdout/stderr|deserialization failed")

@@ -11,7 +11,14 @@ import typing as t
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.parents import FIELD
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, parents, vgpu_undo
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.late import Late
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, parents, vgpu_undo
+else:
+    door = Late("door")
+    parents = Late("parents")
+    vgpu_undo = Late("vgpu_undo")
 
 
 def guests_of(host: str, hostvars: t.Mapping[str, t.Mapping[str, t.Any]], names: t.Iterable[str]) -> list[dict[str, t.Any]]:

@@ -9,7 +9,13 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, host_packages
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.late import Late
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, host_packages
+else:
+    door = Late("door")
+    host_packages = Late("host_packages")
 
 
 def install_plan(facts: t.Mapping[str, t.Any], what: str, **wish: t.Any) -> dict[str, t.Any]:

@@ -8,7 +8,13 @@ from __future__ import annotations
 import typing as t
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import layouts, vgpu_files
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.late import Late
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils import layouts, vgpu_files
+else:
+    layouts = Late("layouts")
+    vgpu_files = Late("vgpu_files")
 
 
 def mig_parted(facts: t.Mapping[str, t.Any], label: str = "current") -> str:

@@ -9,7 +9,12 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import leasing
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.late import Late
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils import leasing
+else:
+    leasing = Late("leasing")
 
 
 def leased_replicas(facts: t.Mapping[str, t.Any] | None, service: str, replica: t.Any = None) -> list[int]:

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import mode
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.late import Late
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils import mode
+else:
+    mode = Late("mode")
 
 
 def mode_problems(facts: t.Mapping[str, t.Any], targets: t.Iterable[t.Mapping[str, t.Any]]) -> list[str]:

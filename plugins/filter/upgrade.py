@@ -9,7 +9,12 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import upgrade
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.late import Late
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils import upgrade
+else:
+    upgrade = Late("upgrade")
 
 
 def upgrade_order(pattern: t.Any, groups: t.Mapping[str, t.Sequence[str]]) -> list[str]:

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import draining, views
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.late import Late
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils import draining, views
+else:
+    draining = Late("draining")
+    views = Late("views")
 
 
 class FilterModule:

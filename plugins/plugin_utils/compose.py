@@ -16,13 +16,8 @@ import typing as t
 import yaml
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 
-try:
-    import jsonschema
-    from jsonschema import exceptions as jsonschema_exceptions
-except ImportError as error:  # the sanity tests import every file with nothing installed
-    JSONSCHEMA_ERROR: ImportError | None = error
-else:
-    JSONSCHEMA_ERROR = None
+if t.TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
 
 # Characters that JSON leaves as they are and YAML does not take, or takes for a line break.
 _NOT_IN_YAML = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
@@ -95,8 +90,11 @@ def compose_problems(text: str, schema: Data) -> list[str]:
     What its template refuses comes alone: the rest of the file is of no use then.
     Raises FleetError when the package jsonschema is not installed.
     """
-    if JSONSCHEMA_ERROR is not None:
-        raise FleetError("cannot check a compose file: the Python package jsonschema is not installed", hint="pip install jsonschema")
+    try:
+        import jsonschema  # here: every task of a play reads this file, and few check a compose file
+    except ImportError as error:
+        wrong = "cannot check a compose file: the Python package jsonschema is not installed"
+        raise FleetError(wrong, hint="pip install jsonschema") from error
     try:
         data = yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -107,23 +105,19 @@ def compose_problems(text: str, schema: Data) -> list[str]:
         return ["not a mapping of services"]
     if data.get(REFUSED):
         return [str(line) for line in data[REFUSED]]
-    errors = [_deepest(error) for error in jsonschema.Draft202012Validator(schema).iter_errors(data)]
+    # The most telling reason below each.
+    errors = [jsonschema.exceptions.best_match([error]) or error for error in jsonschema.Draft202012Validator(schema).iter_errors(data)]
     places = [tuple(error.absolute_path) for error in errors]
     return sorted({_words(error) for error in errors if not _consequence(error, places)})
 
 
-def _deepest(error: jsonschema_exceptions.ValidationError) -> jsonschema_exceptions.ValidationError:
-    """The most telling reason below one error of the schema."""
-    return jsonschema_exceptions.best_match([error]) or error
-
-
-def _consequence(error: jsonschema_exceptions.ValidationError, places: t.Sequence[tuple[str | int, ...]]) -> bool:
+def _consequence(error: ValidationError, places: t.Sequence[tuple[str | int, ...]]) -> bool:
     """True when one wrong field made the validator give up on all of its neighbours: only the field itself is worth a line."""
     place = tuple(error.absolute_path)
     below = any(len(other) > len(place) and other[: len(place)] == place for other in places)
     return error.validator == "unevaluatedProperties" and below
 
 
-def _words(error: jsonschema_exceptions.ValidationError) -> str:
+def _words(error: ValidationError) -> str:
     place = ".".join(str(part) for part in error.absolute_path)
     return f"{place or 'top level'}: {' '.join(str(error.message).split())}"

@@ -15,12 +15,13 @@ from pathlib import Path
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import CompatFacts
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.images import read_record, variables_by_digest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.vgpu_table import VgpuTable
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import CompatFacts
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.vgpu_table import VgpuTable
 
 # No file of people or of ours comes near; what does was named by mistake.
 MAX_BYTES = 8 * 1024 * 1024
@@ -86,22 +87,31 @@ def read_data(name: str) -> Located:
 
 def catalogue() -> Catalogue:
     """The boards and geometries that the collection knows."""
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
+
     return Catalogue(read_data("boards.yml").data, read_data("geometry.yml").data)
 
 
 def compat_facts() -> CompatFacts:
     """What the collection knows of drivers, CUDA and GPUs."""
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_facts import CompatFacts
+
     return CompatFacts(read_data("compat.yml"))
 
 
 def vgpu_table() -> VgpuTable:
     """What the collection knows of vGPU types."""
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.vgpu_table import VgpuTable
+
     return VgpuTable(read_data("vgpu_types.yml"))
 
 
 def judge(variables: Mapping[str, Sequence[str]], record: str | None = None) -> Judge:
     """The compatibility gate with the collection's own facts. ``variables``: of images, by their names in manifests; they rule over those
     in ``record``, the file that playbook images writes. FleetError when that one is damaged."""
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.images import read_record, variables_by_digest
+
     recorded = variables_by_digest(read_record(record, read_text_or_none(record))) if record else {}
     return Judge(compat_facts(), read_data("runtimes.yml").data, {**recorded, **variables})
 

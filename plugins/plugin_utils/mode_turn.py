@@ -9,10 +9,10 @@ import typing as t
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.deploying import who_stays
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.mode import PLANNED, REASON, Target, left_drained
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import read_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import who_stays
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.upgrade import carried_on, lost, moves, places_of
 
 Data = Mapping[str, t.Any]

@@ -11,11 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ansible_collections.gpuops.fleet.plugins.module_utils.drains import words
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import managed, name_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.deploying import who_stays
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import read_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import who_stays
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars
 
 Data = Mapping[str, t.Any]
 
@@ -119,7 +121,7 @@ def lost(before: Mapping[str, str], after: Mapping[str, str], unplaced: Iterable
     return [f"{name} has no place any more: {reasons[name]}" for name in sorted(before) if name not in after and name in reasons]
 
 
-Plan = Callable[[Mapping[str, tuple[str, str]], Mapping[str, Data]], Planned]
+Plan = Callable[[Mapping[str, tuple[str, str]], Mapping[str, Data]], "Planned"]
 
 
 def turns(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -37,5 +38,12 @@ def program(name: str, package: str, suite: str, temporary: pytest.TempPathFacto
             packages.unpack(package, suite, fresh / "files", fresh)
         except LabError as error:
             pytest.skip(f"{name}: {error}")
-        shutil.copytree(fresh / "files", home, symlinks=True, dirs_exist_ok=True)
+        shutil.rmtree(home, ignore_errors=True)
+        KEPT.mkdir(parents=True, exist_ok=True)
+        whole = Path(tempfile.mkdtemp(dir=KEPT))
+        shutil.copytree(fresh / "files", whole, symlinks=True, dirs_exist_ok=True)
+        try:
+            whole.rename(home)  # tests run beside each other: nobody may find half of it
+        except OSError:
+            shutil.rmtree(whole)  # another test was first
     return str(next(iter(sorted(home.rglob(name)))))

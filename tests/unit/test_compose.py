@@ -182,7 +182,7 @@ def test_a_text_that_is_no_mapping_is_told_plainly(text: str, words: str) -> Non
 
 
 def test_a_missing_validator_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compose, "JSONSCHEMA_ERROR", ImportError("No module named 'jsonschema'"))
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
     with pytest.raises(FleetError, match=r"^cannot check a compose file: .*jsonschema is not installed; pip install jsonschema$"):
         compose.compose_problems(VALID, {})
 

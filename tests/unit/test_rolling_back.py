@@ -9,9 +9,9 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.deploying import rollout_times
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.rolling_back import back_to
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import rollout_times
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import manifest_text
 
 Data = dict[str, t.Any]

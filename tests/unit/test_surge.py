@@ -14,16 +14,11 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import wish_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.deploying import check_scope, deploy_failures, deploy_held, order_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import read_policy
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import (
-    check_scope,
-    deploy_failures,
-    deploy_held,
-    host_rollouts,
-    order_of,
-)
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import host_rollouts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import STALE, Site, Surge, Surges
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100, facts, gpu_facts, manifest_text
 from hypothesis import HealthCheck, given, settings

@@ -15,8 +15,8 @@ from ansible_collections.gpuops.fleet.plugins.action.upgrade_plan import run as 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, upgrade
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.deploying import deploy_later, deploy_problem, deploy_reroutes, deploy_turn
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import deploy_later, deploy_problem, deploy_reroutes, deploy_turn
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import facts, gpu_facts, manifest_text
 
 CATALOGUE = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
