@@ -9,13 +9,13 @@ pydantic is a need of the controller only. This file is the one place that impor
 
 from __future__ import annotations
 
-import difflib
 import re
 import typing as t
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, Path, raise_all
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 
 try:
     from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -176,12 +176,6 @@ def _limit(kind: str, context: Mapping[str, t.Any], message: str) -> str:
     if kind in ("too_long", "string_too_long"):
         return f"it may have at most {context['max_length']}"
     return message
-
-
-def near(word: str, known: Sequence[str], otherwise: str) -> str:
-    """A hint: the word that may have been meant, or else ``otherwise``."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean '{close[0]}'?" if close else otherwise
 
 
 def _unknown(model: type[BaseModel], path: Path) -> tuple[str, str]:

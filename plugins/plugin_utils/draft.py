@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import taken_from
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import joined, must_join
@@ -32,6 +33,7 @@ class Mark:
     """Where :meth:`Draft.back` goes back to."""
 
     changes: int
+    version: int
     lifted: int
     fruitless: Mapping[object, int]
     vain: frozenset[object]
@@ -61,6 +63,9 @@ class Draft:
         self._fruitless: dict[object, int] = {}
         self._vain: set[object] = set()
         self._witness: dict[object, HostState] = {}
+        # As many as there were changes; back where it was with them. Of each kind of needs whether it was hopeless, and as of when.
+        self._version, self._versions = 0, itertools.count(1)
+        self._hopes: dict[object, tuple[tuple[int, bool], bool]] = {}
         self._kinds: dict[str, object] = {}
         self._log: list[Callable[[], object]] = []
         self._open = 0
@@ -70,12 +75,14 @@ class Draft:
     def mark(self) -> Mark:
         """Begin to try something; ends with :meth:`back` or :meth:`keep`."""
         self._open += 1
-        return Mark(len(self._log), len(self._lifted), dict(self._fruitless), frozenset(self._vain), dict(self.displaced), self.freed)
+        known = dict(self._fruitless), frozenset(self._vain)
+        return Mark(len(self._log), self._version, len(self._lifted), *known, dict(self.displaced), self.freed)
 
     def back(self, mark: Mark) -> None:
         """Undo everything since."""
         while len(self._log) > mark.changes:
             self._log.pop()()
+        self._version = mark.version
         del self._lifted[mark.lifted :]
         self._fruitless, self._vain = dict(mark.fruitless), set(mark.vain)
         self.displaced, self.freed = dict(mark.displaced), mark.freed
@@ -104,6 +111,7 @@ class Draft:
         self._remember(host, states)
         if not take(need, place, states):
             return False
+        self._version = next(self._versions)
         host.seat(need, place)
         key = (place.service, place.replica)
         self.placed[key] = place
@@ -124,6 +132,7 @@ class Draft:
         host, need = self.fleet.hosts[place.host], self.needs[place.service]
         self._remember(host, host.usable(place.gpus))
         host.unseat(need, place)
+        self._version = next(self._versions)
         self._gave_back(host, need.team)
         self.freed = True
         if self._open:
@@ -221,9 +230,15 @@ class Draft:
 
     def hopeless(self, need: Need) -> bool:
         """Is there no place for one more replica, as things are?"""
+        kind, now = self.kind(need), (self._version, self._open > 0)
+        known = self._hopes.get(kind)
+        if known is None or known[0] != now:
+            known = self._hopes[kind] = now, self._is_hopeless(need, kind)
+        return known[1]
+
+    def _is_hopeless(self, need: Need, kind: object) -> bool:
         if self._known_hopeless(need):
             return True
-        kind = self.kind(need)
         witness = self._witness.get(kind)
         if witness is not None and offer_of(witness, need, question_of(self.fleet, need)) is not None:
             return False
@@ -314,6 +329,7 @@ def needed_there(fleet: Fleet, needs: Mapping[str, Need], place: Placement) -> b
     return any(place.service in names and not any(there.get(name, 0) > 0 for name in names if name != place.service) for names in beside)
 
 
+@lru_cache(maxsize=65_536)
 def key_of(name: str) -> Key:
     """The inverse of a placement's name."""
     service, _dash, number = name.rpartition("-")

@@ -9,7 +9,7 @@ import typing as t
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import near
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Problem
 
 if t.TYPE_CHECKING:

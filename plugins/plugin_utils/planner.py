@@ -81,13 +81,30 @@ def make_plan(problem: Problem, trial: bool = False) -> Solution:
     ``trial``: only who has which place one by one, without a reason for those who have none. On a fleet that serves, all of them have one
     in the plan that is made in earnest too.
     """
-    draft, missing = _one_by_one(problem)
     if trial:
-        return _solution(draft, missing, words=False)
-    better, proof = _together(problem, draft, missing)
-    if better is not None:
-        draft, missing = better
+        return _solution(*_one_by_one(problem), words=False)
+    draft, missing, proof = _decided(problem)
     return _solution(draft, missing, words=True, proof=proof)
+
+
+def _decided(problem: Problem) -> tuple[Draft, _Missing, Proof | None]:
+    """One by one, then all who wait together; of both the plan that is worth more."""
+    draft = begin(problem)
+    if draft.kept or draft.leaving or _is_small(problem):
+        draft, missing = _one_by_one(problem)
+        better, proof = _together(problem, draft, missing)
+        return (*(better or (draft, missing)), proof)
+    # On a large fleet where nobody serves yet the plan for all together is nearly always the one that stands: nobody makes room before.
+    missing = _Queue(draft, {}).run(asking=False)
+    better, proof = _together(problem, draft, missing)
+    if better is None and missing:
+        missing = _Queue(draft, {}).run()
+        better, proof = _together(problem, draft, missing)
+    return (*(better or (draft, missing)), proof)
+
+
+def _is_small(problem: Problem) -> bool:
+    return len(problem.needs) * len(problem.hosts) <= SMALL
 
 
 def _one_by_one(problem: Problem) -> tuple[Draft, _Missing]:
@@ -95,7 +112,7 @@ def _one_by_one(problem: Problem) -> tuple[Draft, _Missing]:
     for a large one, others may share."""
     draft = begin(problem)
     missing = _Queue(draft, {}).run()
-    if not missing or not problem.moves or len(problem.needs) * len(problem.hosts) > SMALL:
+    if not missing or not problem.moves or not _is_small(problem):
         return draft, missing
     other = begin(problem)
     left = _Queue(other, {}, patient=False).run()
@@ -196,13 +213,15 @@ class _Queue:
         self._hints = hints
         self._patient = patient
         self._room = Room(draft)
+        self._asking = True
         self._heap: list[_Entry] = []
 
-    def run(self) -> list[tuple[Need, int]]:
-        """Place everybody for whom there is a place; who has none, by service and replica."""
-        draft = self._draft
+    def run(self, asking: bool = True) -> list[tuple[Need, int]]:
+        """Place everybody for whom there is a place; who has none, by service and replica. ``asking``: others may be asked to make room."""
+        draft, self._asking = self._draft, asking
         for _round in range(ROUNDS):
             draft.freed = False
+            before, self._room = dict(draft.placed), Room(draft)
             self._heap = [self._entry(need, replicas) for need, replicas in _turns(self._missing())]
             heapq.heapify(self._heap)
             turns = TURNS * len(self._heap)
@@ -211,7 +230,9 @@ class _Queue:
                 _rank, _first, service, replicas, last = heapq.heappop(self._heap)
                 self._turn(draft.needs[service], replicas, last or not self._patient)
             missing = self._missing()
-            if not missing or (not draft.freed and not self._heap):
+            # A plan made anew from this one has all of the tries again: it may find nothing that this one did not come to.
+            settled = not self._room.spent or draft.placed == before
+            if not missing or (not draft.freed and not self._heap and settled):
                 return missing
         self._end()
         return self._missing()
@@ -242,12 +263,14 @@ class _Queue:
         if need.adopted:
             return
         if need.rules.all_or_nothing:
-            if not self._group(need, last) and not last:
+            if not self._group(need, last) and not last and self._asking:
                 heapq.heappush(self._heap, self._entry(need, replicas, True))
             return
         for replica in replicas:
             key = (need.service, replica)
-            if key not in self._draft.placed and not self._one(need, replica, last) and not last and key not in self._draft.leaving:
+            if key in self._draft.placed or self._one(need, replica, last) or key in self._draft.leaving:
+                continue
+            if self._asking and not last:
                 heapq.heappush(self._heap, self._entry(need, (replica,), True))
 
     def _group(self, need: Need, last: bool) -> bool:

@@ -21,9 +21,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
     Wrong,
     check,
     model_validator,
-    near,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Counted, Limit, Quota, Workspace
 
 # Variables of playbooks and roles that decide nothing here; listed so that a slip of the pen in their names is seen too.

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import obje
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Placement, Problem, Resources, Rules, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import Order, order
+from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100, gpu, host, l40s, need, place, problem, where
 from ansible_collections.gpuops.fleet.tests.unit.test_planner_rules import crowded
@@ -340,3 +341,11 @@ def test_names_of_hosts_that_keep_their_order_change_nothing_but_names(given_: P
     previous = tuple(replace(each, host=names.get(each.host, each.host)) for each in given_.previous)
     other = make_plan(replace(given_, hosts=hosts, previous=previous))
     assert [replace(each, host=names[each.host]) for each in make_plan(given_).placements] == list(other.placements)
+
+
+def test_a_plan_that_used_up_its_tries_stands_when_planned_again() -> None:
+    """So many wait that moves are not looked for to the end: what a plan made anew would find with fresh tries, this one finds as well."""
+    full = small_fleet.world(1300, 200, 1)
+    first = make_plan(full)
+    again = make_plan(replace(full, previous=(*first.placements, *first.waiting)))
+    assert (again.placements, again.displaced) == (first.placements, ())
