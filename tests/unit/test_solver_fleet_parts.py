@@ -45,14 +45,14 @@ def test_the_best_shared_gpu_is_the_best(room: tuple[int, int], sizes: list[tupl
         if all(sum(size[part] * count for size, count in zip(sizes, counts, strict=True)) <= room[part] for part in (0, 1))
     ]
     best = max(float(np.asarray(counts) @ prices) for counts in fitting)
-    worth, pattern = board.best_shared(prices, [most] * len(sizes))
+    (worth,), (pattern,) = board.best_shared(prices[None, :], [most] * len(sizes))
     assert worth == best
     assert pattern @ prices == best
     assert tuple(pattern.tolist()) in fitting
 
 
 def test_a_limit_of_clients_leaves_the_bound_and_drops_the_cheapest() -> None:
-    worth, pattern = shared_board((10, 10), [(1, 1, 2), (2, 1, 5)], clients=3).best_shared(np.asarray([2.0, 5.0]), None)
+    (worth,), (pattern,) = shared_board((10, 10), [(1, 1, 2), (2, 1, 5)], clients=3).best_shared(np.asarray([[2.0, 5.0]]), None)
     assert worth >= 15
     assert pattern.sum() == 3
 

@@ -10,6 +10,7 @@ dominates, all known from the start; a shared GPU has too many, so that the best
 from __future__ import annotations
 
 import math
+import random
 import typing as t
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile, name_parts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import smallest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.knapsack import Item, fullest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns, patterns_of, undominated
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
@@ -30,6 +32,8 @@ if t.TYPE_CHECKING:
 
 # Finer than this no shared GPU is divided: sizes that have no larger common measure are rounded up.
 FINEST_MEMORY, FINEST_COMPUTE = 192, 120
+# How far prices at which patterns are varied are from what a shape takes.
+VARIED = 0.4
 # Compute shares are told to a thousandth.
 WHOLE_COMPUTE = 1000
 
@@ -66,6 +70,7 @@ class Board:
     room: tuple[int, int] = (0, 0)
     exact: bool = True
     at_once: list[int] = field(default_factory=list)
+    _slices: dict[tuple[str | None, int, float], list[Shape]] = field(default_factory=dict)
 
     def divide(self, asked: list[tuple[int, int]], *, up: bool = True) -> None:
         """Choose the units for these (MiB, thousandths) of shared replicas; ``up``: round sizes up where that must be, else down."""
@@ -94,7 +99,10 @@ class Board:
         if one.isolation == "exclusive" and "whole" in self.modes and one.memory_mib <= self.model.memory_mib:
             return [Shape("whole", "", 0, 0, self.model.memory_mib, 1.0)]
         if one.isolation == "slice" and "mig" in self.modes and self.model.geometry is not None:
-            return [_slice_shape(self.model.geometry, profile) for profile in smallest_profiles(self.model.geometry, one)]
+            asked = (one.profile, one.memory_mib, one.compute)
+            if asked not in self._slices:
+                self._slices[asked] = [_slice_shape(self.model.geometry, each) for each in smallest_profiles(self.model.geometry, one)]
+            return self._slices[asked]
         if one.isolation == "shared" and "shared" in self.modes and self.clients:
             return self._shared(one)
         return []
@@ -140,6 +148,11 @@ class Board:
             found.append(wide)
         return numpy.concatenate(found) if found else numpy.zeros((0, len(self.shapes)), dtype=numpy.int64)
 
+    @property
+    def shared(self) -> int:
+        """How many of the shapes are places on shared GPUs."""
+        return sum(shape.mode == "shared" for shape in self.shapes)
+
     def most_of(self, number: int) -> int:
         """How many of a shape, by its number, one GPU holds that has nothing else."""
         shape = self.shapes[number]
@@ -159,48 +172,42 @@ class Board:
         row[0, number] = count
         return row
 
-    def best_shared(self, prices: Floats, at_once: Sequence[int] | None) -> tuple[float, Ints]:
-        """(an upper bound of the value, a pattern) of the shared GPU that is worth most at ``prices`` of the shapes: a knapsack.
+    def best_shared(self, prices: Floats, at_once: Sequence[int] | None) -> tuple[Floats, Ints]:
+        """(an upper bound of the value, a pattern) of the shared GPU that is worth most, for each of many ``prices`` of the shapes.
 
         With no more of each shape than ``at_once`` says; None: as many as fit. Exact as long as the limit of clients does not bind; where
         it does, the pattern loses its cheapest shapes and the bound stays.
-        """
-        most, share = self.room
-        value = numpy.zeros((most + 1, share + 1))
-        taken: list[tuple[int, int, Bools]] = []
-        for number, shape in enumerate(self.shapes):
-            if shape.mode != "shared" or prices[number] <= 1e-12:
-                continue
-            left = self._most(shape)
-            left = left if at_once is None else min(left, at_once[number])
-            part = 1
-            while left > 0:
-                # Any number up to the limit is a sum of these parts, each taken or not.
-                part = min(part, left)
-                memory, compute = part * shape.memory, part * shape.compute
-                offered = value[: most + 1 - memory, : share + 1 - compute] + part * prices[number]
-                before = value[memory:, compute:]
-                better = offered > before + 1e-12
-                numpy.copyto(before, offered, where=better)
-                taken.append((number, part, better))
-                left, part = left - part, part * 2
-        return float(value[-1, -1]), self._taken(taken, prices)
 
-    def _taken(self, taken: list[tuple[int, int, Bools]], prices: Floats) -> Ints:
-        """The pattern behind the best value."""
-        counts = numpy.zeros(len(self.shapes), dtype=numpy.int64)
-        at, left = self.room
-        for number, part, better in reversed(taken):
-            memory, compute = part * self.shapes[number].memory, part * self.shapes[number].compute
-            if at >= memory and left >= compute and better[at - memory, left - compute]:
-                counts[number] += part
-                at, left = at - memory, left - compute
-        over = int(counts.sum()) - self.clients
-        for number in numpy.argsort(prices, kind="stable").tolist():
-            gone = max(0, min(over, int(counts[number])))
-            counts[number] -= gone
-            over -= gone
-        return counts
+        :param prices: shape (n, shapes). Returns shapes (n,) and (n, shapes).
+        """
+        mine = [number for number, shape in enumerate(self.shapes) if shape.mode == "shared"]
+        items = []
+        for number in mine:
+            most = self._most(self.shapes[number])
+            items.append(Item(*self.shapes[number][2:4], most if at_once is None else min(most, at_once[number])))
+        counts = numpy.zeros(prices.shape, dtype=numpy.int64)
+        worth, counts[:, mine] = fullest(self.room, items, prices[:, mine])
+        for row in numpy.flatnonzero(counts.sum(axis=1) > self.clients).tolist():
+            over = int(counts[row].sum()) - self.clients
+            for number in numpy.argsort(prices[row], kind="stable").tolist():
+                gone = max(0, min(over, int(counts[row, number])))
+                counts[row, number] -= gone
+                over -= gone
+        return worth, counts
+
+    def varied(self, many: int) -> Ints:
+        """Patterns of shared GPUs that are full at many different prices, ``many`` at most; shape (patterns, shapes)."""
+        mine = sorted((shape.memory, shape.compute, number) for number, shape in enumerate(self.shapes) if shape.mode == "shared")
+        if not mine or not many:
+            return numpy.zeros((0, len(self.shapes)), dtype=numpy.int64)
+        chance = random.Random(0)  # noqa: S311 # no secret: the same numbers on every machine
+        parts = numpy.asarray([(memory / self.room[0], compute / self.room[1]) for memory, compute, _number in mine])
+        prices = numpy.zeros((many, len(self.shapes)))
+        for row in prices:
+            leaning = 0.2 + 0.6 * chance.random()
+            noise = numpy.asarray([1.0 + VARIED * (2 * chance.random() - 1) for _shape in mine])
+            row[[number for _memory, _compute, number in mine]] = parts @ (leaning, 1 - leaning) * noise
+        return numpy.unique(self.best_shared(prices, self.at_once)[1], axis=0)
 
 
 def thousandths(compute: float) -> int:

@@ -24,8 +24,8 @@ if t.TYPE_CHECKING:
 
 # Rounds of exchanges in a group; rounds without any that are borne; pairs of hosts tried at once; how far partners move on each round.
 ROUNDS, IDLE, PAIRS, STEP = 30, 6, 300, 37
-# Partners that are tried for one host with two exchanges at once, and how often others are.
-PARTNERS, TURNS = 12, 16
+# Partners that are tried for one host with two exchanges at once, and how often others are, as long as this part of the hosts is helped.
+PARTNERS, TURNS, WORTH_WHILE = 12, 16, 0.2
 TINY = 1e-9
 
 
@@ -44,7 +44,7 @@ def exchange(options: Options, dealt: Dealt) -> None:
             break
     for number in range(TURNS):
         over = _worst(dealt.left)
-        if not sum([table.try_two(host, number) for host in over.tolist()]):
+        if sum([table.try_two(host, number) for host in over.tolist()]) <= WORTH_WHILE * len(over):
             return
 
 
@@ -150,21 +150,27 @@ class _Table:
 
     def _gains(self, over: Ints, partners: Ints, *, sideways: bool) -> tuple[Floats, Ints]:
         """(By how much less is lacked after the best exchange of each pair of hosts, which one that is)."""
-        left = self.dealt.left
+        left, width = self.dealt.left, self.row.shape[1]
         mine, theirs = self.row[over], self.row[partners]
-        need, other = self.need[mine], self.need[theirs]
-        delta = need[:, :, None, :] - other[:, None, :, :]
-        after = numpy.minimum(0.0, left[over][:, None, None, :] + delta) + numpy.minimum(0.0, left[partners][:, None, None, :] - delta)
-        lack = -(after * self.scale).sum(axis=3)
-        allowed = (mine >= 0)[:, :, None] & (theirs >= 0)[:, None, :]
-        allowed &= self.dealt.shape[mine][:, :, None] == self.dealt.shape[theirs][:, None, :]
-        if sideways:
-            allowed &= (delta != 0).any(axis=3)
-        allowed &= self._room(mine, partners)[:, :, None] & self._room(theirs, over)[:, None, :]
-        lack[~allowed] = numpy.inf
-        best = lack.reshape(len(over), -1).argmin(axis=1)
+        # Only what is alike changes places, and few are: these alone are looked at further.
+        goes = numpy.where((mine >= 0) & self._room(mine, partners), self.dealt.shape[mine], -1)
+        comes = numpy.where((theirs >= 0) & self._room(theirs, over), self.dealt.shape[theirs], -2)
+        pair, at, to = numpy.nonzero(goes[:, :, None] == comes[:, None, :])
+        delta = self.need[mine[pair, at]] - self.need[theirs[pair, to]]
+        if sideways and len(pair):
+            moved = (delta != 0).any(axis=1)
+            pair, at, to, delta = pair[moved], at[moved], to[moved], delta[moved]
+        lack = numpy.zeros(len(pair))
+        for which, scale in enumerate(self.scale.tolist()):
+            after = numpy.minimum(0.0, left[over, which][pair] + delta[:, which])
+            lack -= scale * (after + numpy.minimum(0.0, left[partners, which][pair] - delta[:, which]))
         before = -((numpy.minimum(0.0, left[over]) + numpy.minimum(0.0, left[partners])) * self.scale).sum(axis=1)
-        return before - lack.reshape(len(over), -1)[numpy.arange(len(over)), best], best
+        gain, best = numpy.full(len(over), -numpy.inf), numpy.zeros(len(over), dtype=numpy.int64)
+        order = numpy.lexsort((lack, pair))
+        some, first = numpy.unique(pair[order], return_index=True)
+        first = order[first]
+        gain[some], best[some] = before[some] - lack[first], at[first] * width + to[first]
+        return gain, best
 
     def _room(self, replicas: Ints, hosts: Ints) -> NDArray[np.bool_]:
         """May each of a row's replicas join the row's host, as far as its class's limit goes?"""

@@ -16,6 +16,7 @@ from __future__ import annotations
 import typing as t
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_bounds import Bounds, Part
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
@@ -30,6 +31,13 @@ if t.TYPE_CHECKING:
 
 # Patterns of shared GPUs are sought until the bound could fall by less than this share, or so often.
 PRICED_TO, MOST_ROUNDS, LAST_ROUNDS = 3e-5, 80, 3
+# Patterns of shared GPUs to begin with: at most; for each shape; and their columns of all groups of a board.
+MOST_VARIED, VARIED_FOR_EACH, MOST_COLUMNS = 300, 4, 3_000
+# A stage with so many new columns begins with the interior point method: the simplex method takes three times as long to its first solution.
+MANY_NEW = 5_500
+# How often rows for classes that must be spread are added in a stage; from so many replicas without a place of their own on; and how many of
+# the smallest slices a GPU has.
+MOST_SPREADS, SPREAD_FROM, MOST_ON_GPU = 4, 0.5, 7
 # The part of the rounds before in the mean of their prices.
 CALM = 0.7
 
@@ -85,7 +93,10 @@ class FleetProgram:
         self.is_pattern = numpy.zeros(0, dtype=bool)
         self.bounds, self.parts = Bounds(self), list[Part]()
         for number, board in enumerate(options.boards):
-            self._add_patterns(number, board.first_patterns())
+            mine = sum(group.board == number for group in options.groups)
+            first = board.first_patterns()
+            many = min(MOST_VARIED, VARIED_FOR_EACH * board.shared, MOST_COLUMNS // mine)
+            self._add_patterns(number, numpy.unique(numpy.concatenate((first, board.varied(many))), axis=0))
 
     def solve(self, reachable: Callable[[Relaxed, int, dict[int, int]], int]) -> Relaxed:
         """All stages, one after the other.
@@ -97,15 +108,20 @@ class FleetProgram:
         levels: dict[int, Level] = {}
         held: dict[int, int] = {}
         for level in options.levels:
-            self._add_options(numpy.flatnonzero(options.priority[options.klass] == level))
+            mine = numpy.flatnonzero(options.priority[options.klass] == level)
+            self._add_options(mine)
             for team, most in most_of_teams(options, level, held).items():
                 self.session.set_row(self.rows.team_level[level] + team, -numpy.inf, most)
                 self.bounds.most[level, team] = most
-            outcome, slack = self._priced(lambda wanted=level: self._served_cost(wanted))  # type: ignore[misc] # mypy: a default in a lambda
-            self.parts = self.bounds.parts(outcome, slack, self._served_cost(level), list(held), [])
-            branches = [(float(numpy.floor(1e-6 - part.value)), self._prices(part.duals, held)) for part in self.parts]
-            levels[level] = Level(max(bound for bound, _prices in branches), dict(held), tuple(branches))
-            held[level] = reachable(self._relaxed(outcome, levels, held), level, held)
+            cost = partial(self._served_cost, level)
+            outcome, slack = self._priced(cost, interior=len(mine) >= MANY_NEW)
+            self.parts = [Part(outcome.objective - slack, outcome.duals)]
+            levels[level] = self._level(held)
+            reached = reachable(self._relaxed(outcome, levels, held), level, held)
+            if levels[level].bound > reached:  # Else all that the program promises is served.
+                self.parts = self.bounds.parts(outcome, slack, cost(), list(held), [])
+                levels[level] = self._level(held)
+            held[level] = reached
             self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
         return self._relaxed(self._opened()[0], levels, held)
 
@@ -123,6 +139,11 @@ class FleetProgram:
     def _opened(self) -> tuple[Outcome, float]:
         return self._priced(lambda: self.is_pattern.astype(float))
 
+    def _level(self, held: dict[int, int]) -> Level:
+        """What the parts of a stage say."""
+        branches = [(float(numpy.floor(1e-6 - part.value)), self._prices(part.duals, held)) for part in self.parts]
+        return Level(max(bound for bound, _prices in branches), dict(held), tuple(branches))
+
     def _prices(self, duals: Floats, held: dict[int, int]) -> dict[int, float]:
         return {level: max(0.0, float(duals[self.rows.level[level]])) for level in held}
 
@@ -132,15 +153,17 @@ class FleetProgram:
         cost[self.column_of[mine]] = -1.0
         return cost
 
-    def _priced(self, cost: Callable[[], Floats]) -> tuple[Outcome, float]:
-        """(the solution, how much better one with patterns not known yet could be)."""
+    def _priced(self, cost: Callable[[], Floats], *, interior: bool = False) -> tuple[Outcome, float]:
+        """(the solution, how much better one with patterns not known yet could be). ``interior``: the first one by interior points."""
         opening = 0.0
         calm = numpy.zeros(0)
         rounds = [True] * MOST_ROUNDS + [False] * LAST_ROUNDS
+        spreads = MOST_SPREADS
         while True:
             self.session.set_costs(cost())
-            outcome = self.session.solve()
-            calm = CALM * calm + (1 - CALM) * outcome.duals if len(calm) else outcome.duals
+            outcome, interior = self.session.solve(interior=interior), False
+            now = outcome.duals[: self.rows.count]
+            calm = CALM * calm + (1 - CALM) * now if len(calm) else now
             opening = float(cost()[self.pattern_columns[0][0]]) if self.pattern_columns else 0.0
             enough = PRICED_TO * max(1.0, abs(outcome.objective))
             fresh: dict[int, list[Ints]] = {}
@@ -152,6 +175,9 @@ class FleetProgram:
                 # Nothing to be gained with few of a shape at once: the last rounds look at all patterns.
                 rounds = [False] * LAST_ROUNDS if spread else []
                 fresh = {}
+            if not fresh and spreads and self._add_spread(outcome):
+                spreads, rounds = spreads - 1, [True] * LAST_ROUNDS + [False] * LAST_ROUNDS
+                continue
             if not fresh:
                 return outcome, self.missing(outcome, opening, calm, spread=False)[0]
             for board, patterns in fresh.items():
@@ -164,18 +190,46 @@ class FleetProgram:
         """
         slack = 0.0
         fresh: dict[int, dict[bytes, Ints]] = {}
-        for number, group in enumerate(self.options.groups):
-            board = self.options.boards[group.board]
-            supply = slice(self.rows.supply[number], self.rows.supply[number] + len(board.shapes))
-            at_once = board.at_once if spread else None
-            worth, pattern = board.best_shared(numpy.maximum(0.0, -outcome.duals[supply]), at_once)
-            gain = worth - opening - max(0.0, -float(outcome.duals[self.rows.gpus + number]))
-            if gain > 1e-9:
-                slack += gain * group.size * group.gpus
-                for each in (pattern, board.best_shared(numpy.maximum(0.0, -calm[supply]), at_once)[1]):
-                    if each.tobytes() not in self.known[group.board]:
-                        fresh.setdefault(group.board, {})[each.tobytes()] = each
-        return slack, {board: list(mine.values()) for board, mine in fresh.items()}
+        for number, board in enumerate(self.options.boards):
+            if not board.shared:
+                continue
+            mine = [place for place, group in enumerate(self.options.groups) if group.board == number]
+            supply = numpy.asarray([self.rows.supply[place] for place in mine])[:, None] + numpy.arange(len(board.shapes))
+            prices = numpy.maximum(0.0, -numpy.concatenate((outcome.duals[supply], calm[supply])))
+            worth, patterns = board.best_shared(prices, board.at_once if spread else None)
+            for row, place in enumerate(mine):
+                group = self.options.groups[place]
+                gain = float(worth[row]) - opening - max(0.0, -float(outcome.duals[self.rows.gpus + place]))
+                if gain > 1e-9:
+                    slack += gain * group.size * group.gpus
+                    for each in (patterns[row], patterns[len(mine) + row]):
+                        if each.tobytes() not in self.known[number]:
+                            fresh.setdefault(number, {})[each.tobytes()] = each
+        return slack, {board: list(found.values()) for board, found in fresh.items()}
+
+    def _add_spread(self, outcome: Outcome) -> bool:
+        """Rows that no plan breaks and this solution does, for classes of which a host may have few: a GPU with seven small slices has a
+        place for one of them. Were there any?
+
+        Only where all patterns are known: on GPUs without shared ones.
+        """
+        options, amount = self.options, self.amount(outcome)
+        found = False
+        for number, group in enumerate(options.groups):
+            board = options.boards[group.board]
+            limit = options.per_host[options.klass]
+            mine = numpy.flatnonzero((options.group == number) & (amount > 1.0) & (limit < group.gpus * MOST_ON_GPU))
+            if board.shared or not len(mine):
+                continue
+            here = [(column, pattern) for column, where, pattern in self.pattern_columns if where == number]
+            columns, patterns = numpy.asarray([column for column, _pattern in here]), numpy.asarray([pattern for _column, pattern in here])
+            places = numpy.minimum(patterns[:, options.shape[mine]], limit[mine])
+            for one in numpy.flatnonzero(amount[mine] > outcome.values[columns] @ places + SPREAD_FROM).tolist():
+                able = places[:, one] > 0
+                row = numpy.concatenate((columns[able], self.column_of[mine[one : one + 1]]))
+                self.session.add_row(0.0, row, numpy.concatenate((-places[able, one].astype(float), [1.0])))
+                found = True
+        return found
 
     def _add_patterns(self, board: int, patterns: Ints) -> None:
         """Columns for these patterns in all groups of a board."""

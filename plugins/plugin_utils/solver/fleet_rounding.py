@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import AT_ONCE_TO_SPARE, MOST_AT_ONCE, Options
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import MOST_ROUNDS, PRICED_TO, Relaxed, Rows
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import CALM, Relaxed, Rows
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, Session, SolverError, numpy
 
 if t.TYPE_CHECKING:
@@ -27,10 +27,12 @@ if t.TYPE_CHECKING:
 NEARLY = 1e-6
 # How far from its broken value a number may be rounded.
 REACH = 40
-# How often the rest of a group's shared GPUs is solved anew.
-DIVES = 6
+# GiB that each host keeps on the average: a group that is full to the last GiB can hardly be dealt to its hosts.
+SPARE_RAM = 0.4
+# How often the rest of a group's shared GPUs is solved anew; patterns are sought as long as they may save this part of a GPU.
+DIVES, SAVED = 6, 0.3
 # The parts of the last priority that are not worth the work of finding them: before its stage is left, and in whole numbers.
-SPARE, LOOSE = 8e-5, 1.6e-4
+SPARE, LOOSE = 8e-5, 5e-5
 NODES = 1
 PATTERNS = Limits(gap=0.0, nodes=200)
 # A class on shared GPUs gets places on so many times the hosts that it needs; fewer where that takes too many GPUs.
@@ -105,6 +107,7 @@ class _Rounding:
         row, column, value = rows.entries(fixed)
         room = rows.upper - numpy.bincount(row, weights=value * rest[fixed][column], minlength=rows.count)
         if self.frugal:
+            room[rows.ram : rows.ram + len(options.groups)] -= [SPARE_RAM * group.size for group in options.groups]
             gpus = slice(rows.gpus, rows.gpus + len(options.groups))
             room[gpus] = numpy.minimum(room[gpus], [numpy.ceil(boards.sum() - NEARLY) + 1 for boards in relaxed.boards])
         least = numpy.full(rows.count, -numpy.inf)
@@ -120,7 +123,7 @@ class _Rounding:
             program.add_entries(rows.gpus + group, more)
         loose = max(1.1, LOOSE * relaxed.amount[self.priority == level].sum()) if level == options.levels[-1] else 1e-6
         try:
-            found = program.solve(Limits(absolute=loose, nodes=NODES))
+            found = program.solve(Limits(absolute=loose, nodes=NODES, brief=True))
         except SolverError:
             # Not found within the limits.
             return False
@@ -143,7 +146,7 @@ def cuts(options: Options, relaxed: Relaxed, amount: Ints, group: int) -> Iterat
     """
     wanted = _wanted(options, amount, group)
     enough, fewest = numpy.ceil(relaxed.boards[group].sum() - NEARLY) + TOO_MANY, numpy.inf
-    for spare in SPARES if _shared(options, group).any() else SPARES[:1]:
+    for spare in SPARES if options.boards[options.groups[group].board].shared else SPARES[:1]:
         found = _cut(options, relaxed, amount, group, spare)
         # A missing place may take a GPU of its own.
         needed = found.boards.sum() + numpy.maximum(0, wanted - found.boards @ found.patterns).sum()
@@ -162,11 +165,6 @@ def _wanted(options: Options, amount: Ints, group: int) -> Ints:
     return wanted
 
 
-def _shared(options: Options, group: int) -> Bools:
-    """Which shapes of a group's board are places on shared GPUs."""
-    return numpy.asarray([shape.mode == "shared" for shape in options.boards[options.groups[group].board].shapes], dtype=bool)
-
-
 def _cut(options: Options, relaxed: Relaxed, amount: Ints, group: int, spare: float) -> Cut:
     """One answer of :func:`cuts`."""
     patterns, boards = relaxed.patterns[group], relaxed.boards[group]
@@ -174,20 +172,23 @@ def _cut(options: Options, relaxed: Relaxed, amount: Ints, group: int, spare: fl
     wanted = _wanted(options, amount, group)
     if not wanted.any():
         return Cut(patterns[:0], boards[:0].astype(numpy.int64))
-    used = boards > NEARLY
-    patterns, boards = patterns[used], boards[used]
     board = options.boards[options.groups[group].board]
     at_once = _at_once(options, amount, mine, wanted, spare)
     prices = numpy.asarray([shape.worth for shape in board.shapes])
     most = options.groups[group].size * options.groups[group].gpus
-    if _shared(options, group).any():
+    if board.shared:
         return _dive(board, patterns, wanted, at_once, most)
+    used = boards > NEARLY
+    patterns, boards = patterns[used], boards[used]
     whole = numpy.floor(boards + NEARLY).astype(numpy.int64)
     rest = _remainder(board, wanted - whole @ patterns, at_once, prices)
     patterns, whole = numpy.concatenate((patterns, rest)), numpy.concatenate((whole, numpy.ones(len(rest), dtype=numpy.int64)))
     if whole.sum() <= min(most, numpy.ceil(boards.sum() - NEARLY)):
         return Cut(patterns, whole)
-    return _whole_patterns(numpy.concatenate((patterns, board.first_patterns())), wanted, most)
+    patterns = numpy.unique(numpy.concatenate((patterns, board.first_patterns())), axis=0)
+    limited = mine[(amount[mine] > 0) & (options.per_host[options.klass[mine]] < patterns[:, options.shape[mine]].max(axis=0))]
+    spread = [(int(amount[one]), numpy.minimum(patterns[:, options.shape[one]], options.per_host[options.klass[one]])) for one in limited]
+    return _whole_patterns(patterns, wanted, spread, most)
 
 
 def _dive(board: Board, known: Ints, wanted: Ints, at_once: Ints, most: int) -> Cut:
@@ -220,9 +221,11 @@ def _dive(board: Board, known: Ints, wanted: Ints, at_once: Ints, most: int) -> 
     return Cut(patterns, whole)
 
 
-def _whole_patterns(patterns: Ints, wanted: Ints, most: int) -> Cut:
-    """How many GPUs get each pattern, by an integer program; where there are too few GPUs, large places are kept first."""
-    patterns = numpy.unique(patterns, axis=0)
+def _whole_patterns(patterns: Ints, wanted: Ints, spread: list[tuple[int, Ints]], most: int) -> Cut:
+    """How many GPUs get each pattern, by an integer program; where there are too few GPUs, large places are kept first.
+
+    :param spread: for each class of which a host may have few, its replicas and how many of them a GPU of each pattern can have.
+    """
     program = Program()
     columns = program.add_columns(len(patterns), 1.0, whole=True)
     # A missing place costs as much as the GPU of its own that it would need, and a little more for the large ones.
@@ -231,6 +234,10 @@ def _whole_patterns(patterns: Ints, wanted: Ints, most: int) -> Cut:
     which, shape = numpy.nonzero(patterns)
     program.add_entries(supply[shape], columns[which], patterns[which, shape])
     program.add_entries(supply, short)
+    for many, places in spread:
+        row = program.add_rows(1, many)
+        program.add_entries(row, columns, places)
+        program.add_entries(row, program.add_columns(1, 1.0))
     program.add_entries(program.add_rows(1, upper=most), columns)
     found = program.solve(PATTERNS)
     return Cut(patterns, numpy.round(found.values[columns]).astype(numpy.int64))
@@ -255,19 +262,24 @@ def _tailored(board: Board, known: Ints, wanted: Ints, at_once: Ints) -> tuple[I
     program.add_rows(len(wanted), wanted)
     session = Session(program)
     patterns: list[Ints] = []
-    fresh = first
-    for _round in range(5 * MOST_ROUNDS):
-        which, shape = numpy.nonzero(fresh)
-        entries = (shape, which, fresh[which, shape].astype(float))
+    seen: set[bytes] = set()
+    fresh, calm = list(first), numpy.zeros(0)
+    while fresh:
+        columns = numpy.asarray(fresh)
+        which, shape = numpy.nonzero(columns)
+        entries = (shape, which, columns[which, shape].astype(float))
         session.add_columns(numpy.ones(len(fresh)), numpy.full(len(fresh), numpy.inf), entries)
-        patterns += list(fresh)
+        patterns += fresh
+        seen |= {each.tobytes() for each in fresh}
         outcome = session.solve()
-        worth, pattern = board.best_shared(numpy.maximum(0.0, outcome.duals), at_once.tolist())
-        if worth <= 1.0 + PRICED_TO or any((pattern == each).all() for each in patterns):
-            break
-        fresh = pattern[None, :]
+        now = numpy.maximum(0.0, outcome.duals)
+        calm = CALM * calm + (1 - CALM) * now if len(calm) else now
+        (worth, _other), found = board.best_shared(numpy.stack((now, calm)), at_once.tolist())
+        # No patterns that are not known would save as much as that.
+        saved = outcome.objective * (1.0 - 1.0 / max(1.0, worth))
+        fresh = [each for each in numpy.unique(found, axis=0) if each.tobytes() not in seen] if saved > SAVED else []
     used = outcome.values > NEARLY
-    return numpy.asarray(patterns)[used], outcome.values[used], numpy.maximum(0.0, outcome.duals)
+    return numpy.asarray(patterns)[used], outcome.values[used], now
 
 
 def _remainder(board: Board, missing: Ints, at_once: Ints, prices: Floats) -> Ints:
@@ -277,7 +289,8 @@ def _remainder(board: Board, missing: Ints, at_once: Ints, prices: Floats) -> In
     mig = board.first_patterns()
     mig = mig[(mig[:, [shape.mode == "shared" for shape in board.shapes]] == 0).all(axis=1)]
     while missing.any():
-        worth, best = board.best_shared(numpy.where(missing > 0, prices + NEARLY, 0.0), numpy.minimum(missing, at_once).tolist())
+        wanted = numpy.where(missing > 0, prices + NEARLY, 0.0)
+        (worth,), (best,) = board.best_shared(wanted[None, :], numpy.minimum(missing, at_once).tolist())
         offered = numpy.minimum(mig, missing) @ (prices + NEARLY) if len(mig) else numpy.zeros(0)
         if len(mig) and offered.max() > worth:
             best = numpy.minimum(mig[int(offered.argmax())], missing)

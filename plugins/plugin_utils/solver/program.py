@@ -54,13 +54,15 @@ class SolverError(Exception):
 @dataclass(frozen=True)
 class Limits:
     """How far an integer program is worked on. ``gap``: relative; ``absolute``: in the unit of the objective, so that less than 1 ends it
-    where that is a count; ``nodes`` of branch and bound; ``iterations`` of the simplex method.
+    where that is a count; ``nodes`` of branch and bound; ``iterations`` of the simplex method. ``brief``: of the ways to guess whole numbers
+    only the one that takes the rounded corner and solves what is left, on corners found by interior points.
     """
 
     gap: float = 0.0
     absolute: float = 1e-6
     nodes: int = 2_000
     iterations: int = 5_000_000
+    brief: bool = False
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,8 @@ class Program:
             "mip_max_nodes": limits.nodes,
             "simplex_iteration_limit": limits.iterations,
         }
+        if limits.brief:
+            options |= {"mip_lp_solver": "ipm", "mip_heuristic_run_rins": False, "mip_heuristic_run_root_reduced_cost": False}
         for name, value in options.items():
             if solver.setOptionValue(name, value) != highspy.HighsStatus.kOk:
                 raise SolverError(f"HiGHS does not know the option {name}")
@@ -281,9 +285,17 @@ class Session:
         self.rows += 1
         return self.rows - 1
 
-    def solve(self) -> Outcome:
-        """The best solution now. :raises SolverError: there is none, or it was not found within the limits."""
-        self._solver.run()
+    def solve(self, *, interior: bool = False) -> Outcome:
+        """The best solution now. ``interior``: by the interior point method, and from there to a corner, as it is quicker after many changes.
+
+        :raises SolverError: there is none, or it was not found within the limits.
+        """
+        if interior:
+            self._heard(self._solver.setOptionValue("solver", "ipm"))
+            self._solver.run()
+            self._heard(self._solver.setOptionValue("solver", "choose"))
+        if not interior or self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+            self._solver.run()
         status = self._solver.getModelStatus()
         if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty):
             raise SolverError(f"HiGHS ended with '{self._solver.modelStatusToString(status)}'")
