@@ -152,6 +152,17 @@ def test_replicas_that_may_not_share_a_host_find_one_each() -> None:
     assert answer.served == {1: 69}
 
 
+def test_the_bound_knows_that_small_slices_must_be_spread() -> None:
+    """All small ones would fit on seven GPUs, and the others would be left for large ones."""
+    asked = problem(
+        [host(f"h{number:02}") for number in range(45)],
+        [service("small", 45, priority=2, max_per_host=1), service("large", 45, memory_mib=60 * GIB)],
+    )
+    answer = plan(asked)
+    assert answer.served == answer.bound == {2: 45, 1: 0}
+    assert answer.opened == answer.opened_bound == 45
+
+
 def test_a_quota_that_is_used_up_promises_the_next_priority_nothing_broken() -> None:
     asked = problem(
         [host("a", gpus=8)],

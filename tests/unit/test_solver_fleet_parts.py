@@ -17,6 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel, read_problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import most_of_teams
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import _whole_patterns
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Program, Session
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import models
@@ -35,20 +36,42 @@ def shared_board(room: tuple[int, int], sizes: list[tuple[int, int, int]], clien
 
 
 @settings(max_examples=25, deadline=None)
-@given(room=st.tuples(st.integers(1, 9), st.integers(1, 6)), sizes=st.lists(SIZES, min_size=1, max_size=3), most=st.integers(1, 4))
-def test_the_best_shared_gpu_is_the_best(room: tuple[int, int], sizes: list[tuple[int, int, int]], most: int) -> None:
+@given(
+    room=st.tuples(st.integers(1, 9), st.integers(1, 6)),
+    sizes=st.lists(SIZES, min_size=1, max_size=3),
+    most=st.integers(1, 4),
+    many=st.integers(1, 70),
+)
+def test_the_best_shared_gpu_is_the_best_at_all_prices(
+    room: tuple[int, int], sizes: list[tuple[int, int, int]], most: int, many: int
+) -> None:
+    """Each of many prices that are asked for at once has its own answer; what costs nothing is in none."""
     board = shared_board(room, sizes)
-    prices = np.asarray([float(price) for _memory, _compute, price in sizes])
+    first = np.asarray([float(price) for _memory, _compute, price in sizes])
+    prices = np.asarray([np.roll(first, number) * (number % 3) for number in range(many)])
     fitting = [
         counts
         for counts in itertools.product(range(most + 1), repeat=len(sizes))
         if all(sum(size[part] * count for size, count in zip(sizes, counts, strict=True)) <= room[part] for part in (0, 1))
     ]
-    best = max(float(np.asarray(counts) @ prices) for counts in fitting)
-    (worth,), (pattern,) = board.best_shared(prices[None, :], [most] * len(sizes))
-    assert worth == best
-    assert pattern @ prices == best
-    assert tuple(pattern.tolist()) in fitting
+    worth, patterns = board.best_shared(prices, [most] * len(sizes))
+    for row, told, pattern in zip(prices, worth, patterns, strict=True):
+        best = max(float(np.asarray(counts) @ row) for counts in fitting)
+        assert told == best
+        assert pattern @ row == best
+        assert tuple(pattern.tolist()) in fitting
+        assert not pattern[row == 0].any()
+
+
+def test_varied_patterns_are_full_gpus_and_many() -> None:
+    board = shared_board((12, 10), [(1, 2, 1), (2, 1, 1), (3, 3, 1), (5, 1, 1), (1, 5, 1)])
+    found = board.varied(40)
+    assert len(found) == len({tuple(each) for each in found.tolist()}) > 8
+    sizes = np.asarray([shape[2:4] for shape in board.shapes])
+    left = np.asarray(board.room) - found @ sizes
+    assert (left >= 0).all()
+    assert not (left[:, None, :] >= sizes).all(axis=2).any()
+    assert board.varied(40).tolist() == found.tolist()
 
 
 def test_a_limit_of_clients_leaves_the_bound_and_drops_the_cheapest() -> None:
@@ -174,6 +197,26 @@ def test_an_open_program_ends_where_a_fresh_one_does(costs: list[int], room: int
         session.add_columns(np.asarray([float(cost)]), np.asarray([5.0]), (np.asarray([0, 1]), np.zeros(2, dtype=int), value))
         whole.add_entries(rows, whole.add_columns(1, cost, upper=5.0), value)
         assert abs(session.solve().objective - whole.solve().objective) < 1e-6
+
+
+@pytest.mark.parametrize("interior", [True, False])
+def test_an_open_program_has_the_same_best_by_interior_points(interior: bool) -> None:
+    begun = Program()
+    begun.add_rows(2, upper=[8.0, 9.0])
+    session = Session(begun)
+    for cost in (-1.0, -3.0):
+        session.add_columns(np.asarray([cost]), np.asarray([5.0]), (np.asarray([0, 1]), np.zeros(2, dtype=int), np.asarray([1.0, -cost])))
+    assert session.solve(interior=interior).objective == pytest.approx(-9.0)
+    session.set_row(1, -np.inf, 3.0)
+    assert session.solve().objective == pytest.approx(-3.0)
+
+
+def test_gpus_are_cut_so_that_who_must_be_spread_finds_hosts() -> None:
+    """One GPU has room for all seven, of which a host may have one."""
+    patterns = np.asarray([[7, 0], [1, 1]])
+    assert _whole_patterns(patterns, np.asarray([7, 0]), [], 9).boards.sum() == 1
+    spread = _whole_patterns(patterns, np.asarray([7, 0]), [(7, np.minimum(patterns[:, 0], 1))], 9)
+    assert spread.boards.sum() == 7
 
 
 def seated(classes: list[dict[str, t.Any]], places: list[tuple[str, int, int]], gpus: int = 2) -> tuple[Filling, Seats]:

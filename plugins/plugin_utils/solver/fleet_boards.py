@@ -200,7 +200,7 @@ class Board:
         mine = sorted((shape.memory, shape.compute, number) for number, shape in enumerate(self.shapes) if shape.mode == "shared")
         if not mine or not many:
             return numpy.zeros((0, len(self.shapes)), dtype=numpy.int64)
-        chance = random.Random(0)  # noqa: S311 # no secret: the same numbers on every machine
+        chance = random.Random(0)  # the same numbers on every machine
         parts = numpy.asarray([(memory / self.room[0], compute / self.room[1]) for memory, compute, _number in mine])
         prices = numpy.zeros((many, len(self.shapes)))
         for row in prices:

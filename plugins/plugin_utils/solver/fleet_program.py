@@ -33,10 +33,10 @@ if t.TYPE_CHECKING:
 PRICED_TO, MOST_ROUNDS, LAST_ROUNDS = 3e-5, 80, 3
 # Patterns of shared GPUs to begin with: at most; for each shape; and their columns of all groups of a board.
 MOST_VARIED, VARIED_FOR_EACH, MOST_COLUMNS = 300, 4, 3_000
-# A stage with so many new columns begins with the interior point method: the simplex method takes three times as long to its first solution.
+# A stage with so many new columns begins with interior points: the simplex method takes three times as long to its first solution.
 MANY_NEW = 5_500
-# How often rows for classes that must be spread are added in a stage; from so many replicas without a place of their own on; and how many of
-# the smallest slices a GPU has.
+# How often rows for classes that must be spread are added in a stage; from so many replicas without a place of their own on; and how many
+# of the smallest slices a GPU has.
 MOST_SPREADS, SPREAD_FROM, MOST_ON_GPU = 4, 0.5, 7
 # The part of the rounds before in the mean of their prices.
 CALM = 0.7

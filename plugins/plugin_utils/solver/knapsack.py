@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Which sharers are worth most together on one GPU: a knapsack of memory and compute, for many prices at once.
 
-One table for all prices costs little more than one for a single price: most of the work is that of numpy for each step, not for each number.
+One table for all prices costs little more than one for a single price: most of the work is numpy's for each step, not for each number.
 """
 
 from __future__ import annotations

@@ -54,8 +54,8 @@ class SolverError(Exception):
 @dataclass(frozen=True)
 class Limits:
     """How far an integer program is worked on. ``gap``: relative; ``absolute``: in the unit of the objective, so that less than 1 ends it
-    where that is a count; ``nodes`` of branch and bound; ``iterations`` of the simplex method. ``brief``: of the ways to guess whole numbers
-    only the one that takes the rounded corner and solves what is left, on corners found by interior points.
+    where that is a count; ``nodes`` of branch and bound; ``iterations`` of the simplex method. ``brief``: of the ways to guess whole
+    numbers only the one that takes the rounded corner and solves what is left, on corners found by interior points.
     """
 
     gap: float = 0.0
@@ -286,7 +286,7 @@ class Session:
         return self.rows - 1
 
     def solve(self, *, interior: bool = False) -> Outcome:
-        """The best solution now. ``interior``: by the interior point method, and from there to a corner, as it is quicker after many changes.
+        """The best solution now. ``interior``: by interior points, and from there to a corner, which is quicker after many changes.
 
         :raises SolverError: there is none, or it was not found within the limits.
         """
