@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import Cut, team_cuts
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, SolverError, numpy
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, SolverError, numpy
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -33,6 +33,8 @@ WHOLE = 1e-4
 CUT_FROM = 1e-6
 # Branches solved in one stage at most, and one more; how often each of them looks for patterns.
 BRANCHES, ROUNDS = 8, 3
+# A branch in which one replica more of a team turns everything round may take tens of thousands of steps; it is left as it is then.
+PATIENCE = Limits(iterations=2_500)
 # What a missing replica of a held priority costs in a branch, more than one is ever worth: so every branch has a solution, and prices at
 # which patterns are sought.
 LACK = 1e4
@@ -139,7 +141,7 @@ class _Side:
 
     def __init__(self, program: FleetProgram, cost: Floats, cuts: list[Cut], most: dict[tuple[int, int], float]) -> None:
         self.program, self.most = program, most
-        self.session = program.session.copy()
+        self.session = program.session.copy(PATIENCE)
         self.opening = float(cost[program.pattern_columns[0][0]]) if program.pattern_columns else 0.0
         for one in cuts:
             self.session.add_row(one.most, program.column_of[one.options], one.worth)

@@ -107,7 +107,8 @@ class _Rounding:
         row, column, value = rows.entries(fixed)
         room = rows.upper - numpy.bincount(row, weights=value * rest[fixed][column], minlength=rows.count)
         if self.frugal:
-            room[rows.ram : rows.ram + len(options.groups)] -= SPARE_RAM * numpy.asarray([group.size for group in options.groups])
+            ram = slice(rows.ram, rows.ram + len(options.groups))
+            room[ram] = room[ram] - SPARE_RAM * numpy.asarray([group.size for group in options.groups])
             gpus = slice(rows.gpus, rows.gpus + len(options.groups))
             room[gpus] = numpy.minimum(room[gpus], [numpy.ceil(boards.sum() - NEARLY) + 1 for boards in relaxed.boards])
         least = numpy.full(rows.count, -numpy.inf)

@@ -234,10 +234,10 @@ class Session:
         self._heard(self._solver.passModel(program._model(None)))
         self.columns, self.rows = program.columns, program.rows
 
-    def copy(self) -> Session:
+    def copy(self, limits: Limits | None = None) -> Session:
         """The same program, open a second time, where the last solution ended: what is done to one is not seen by the other."""
         other = object.__new__(Session)
-        other._limits = self._limits
+        other._limits = limits or self._limits
         other._open()
         other._heard(other._solver.passModel(self._solver.getLp()))
         other._heard(other._solver.setBasis(self._solver.getBasis()))
@@ -290,11 +290,10 @@ class Session:
 
         :raises SolverError: there is none, or it was not found within the limits.
         """
-        if interior:
-            self._heard(self._solver.setOptionValue("solver", "ipm"))
-            self._solver.run()
+        self._heard(self._solver.setOptionValue("solver", "ipm" if interior else "choose"))
+        self._solver.run()
+        if interior and self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             self._heard(self._solver.setOptionValue("solver", "choose"))
-        if not interior or self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             self._solver.run()
         status = self._solver.getModelStatus()
         if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty):
