@@ -57,12 +57,13 @@ class Part:
 
 
 class Bounds:
-    """The bounds of one program. ``most``: by priority and team, the replicas that its quota has room for."""
+    """The bounds of one program. ``most``: by priority and team, the replicas that its quota has room for; ``cuts``: rows that hold for all
+    plans."""
 
     def __init__(self, program: FleetProgram) -> None:
         self.program = program
         self.most: dict[tuple[int, int], float] = {}
-        self._cuts: list[Cut] = []
+        self.cuts: list[Cut] = []
 
     def parts(self, outcome: Outcome, slack: float, cost: Floats, levels: list[int], roots: list[Part]) -> list[Part]:
         """Parts that together hold every plan within ``roots`` (all plans, if empty), the one with the lowest value first.
@@ -73,11 +74,11 @@ class Bounds:
         whole = Part(outcome.objective - slack, outcome.duals)
         options, amount = self.program.options, self.program.amount(outcome)
         found = list(team_cuts(options, *self._worth(outcome, cost), amount, CUT_FROM * max(1.0, abs(outcome.objective))))
-        self._cuts += found
+        self.cuts += found
         if not found and not roots and self._broken(amount, levels) is None:
             return [whole]
         try:
-            side = _Side(self.program, cost, self._cuts, self.most)
+            side = _Side(self.program, cost, self.cuts, self.most)
             tried = [self._part(side, one.counts, levels, whole) for one in roots or [whole]]
         except SolverError:
             return [whole]

@@ -34,6 +34,8 @@ SPARSE = 0.15
 SPREAD = 1.15
 # Hosts with a free place that are looked at for one replica.
 TRIED = 12
+# Hosts with too few and with too many places of a shape that are looked at together, how often, and how often in vain.
+PAIRED, EVENED, IDLE = 16, 600, 6
 
 
 # A host's whole CPU or RAM that was dealt too much counts as so many replicas without a place.
@@ -59,6 +61,19 @@ class Dealt:
     left: Floats
     multi: Ints
     several: list[tuple[int, int]]
+
+
+class _Tight(t.NamedTuple):
+    """A class that needs nearly all that it may have of all hosts, or several that share a shape: the ``place`` (a shape) of a replica, the
+    ``most`` of them on one host, and how many there are."""
+
+    place: int
+    most: int
+    wanted: int
+
+    def found(self, total: Ints) -> int:
+        """How many find a place. ``total``: places of each host, shape (hosts, shapes)."""
+        return int(numpy.minimum(total[:, self.place], self.most).sum())
 
 
 def dealt(options: Options, group: int, amount: Ints, patterns: Ints, boards: Ints) -> Dealt:
@@ -113,6 +128,7 @@ class Dealer:
         places = boards @ patterns
         mean *= (total / numpy.maximum(1.0, numpy.maximum(places, total)))[:, None]
         self._patterns(patterns, boards, mean, self._crowd(klass, shape, many), many_first=many_first)
+        self._even_out(klass, shape, many, multi)
         hosts, of = self._replicas(klass, shape, many, need, mean)
         return Dealt(klass[of], shape[of], hosts, self.slots, self.left, multi, several)
 
@@ -193,6 +209,49 @@ class Dealer:
                 held[hosts] += 1
                 over[hosts] -= off[which]
                 number -= len(hosts)
+
+    def _even_out(self, klass: Ints, shape: Ints, many: Ints, multi: Ints) -> None:
+        """Hosts change what two of their GPUs have until each class that needs nearly all that it may have of all hosts finds places: of a
+        class with at most four on a host, a fifth place there is of no use to it."""
+        limit = self.options.per_host[klass]
+        part = many / (limit * float(self.group.size))
+        usable = numpy.arange(self.group.gpus)[None, :] < (self.group.gpus - multi)[:, None]
+        crowded = numpy.argsort(-part, kind="stable")[: int((part > SPARSE).sum())]
+        tight: list[_Tight] = []
+        for one in crowded.tolist():
+            before = [each for each in tight if each.place == shape[one]]
+            tight.append(_Tight(int(shape[one]), int(limit[one]), int(many[one])))
+            # Several of one shape need so many more on each host.
+            tight += [_Tight(each.place, each.most + int(limit[one]), each.wanted + int(many[one])) for each in before[-1:]]
+        for each in tight:
+            turn = idle = 0
+            while turn < EVENED and idle < IDLE and each.found(self.slots.sum(axis=1)) < each.wanted:
+                idle = 0 if self._moved_place(each, tight, usable, turn) else idle + 1
+                turn += 1
+
+    def _moved_place(self, one: _Tight, tight: list[_Tight], usable: NDArray[np.bool_], turn: int) -> bool:
+        """Did a host that has too few places of a shape get one from a host that has too many? Never at the cost of another tight class."""
+        total = self.slots.sum(axis=1)
+        poor, rich = numpy.flatnonzero(total[:, one.place] < one.most), numpy.flatnonzero(total[:, one.place] > one.most)
+        # Others with each turn.
+        poor, rich = numpy.roll(poor, -turn * PAIRED)[:PAIRED], numpy.roll(rich, -turn * PAIRED // 2)[:PAIRED]
+        # By poor host, rich host and a GPU of each: what the change brings to the tight classes.
+        able = usable[poor][:, None, :, None] & usable[rich][None, :, None, :]
+        gain = numpy.zeros(able.shape)
+        for each in tight:
+            spare = max(0, each.found(total) - each.wanted)
+            more = self.slots[rich, :, each.place][None, :, None, :] - self.slots[poor, :, each.place][:, None, :, None]
+            has, had = total[poor, each.place][:, None, None, None], total[rich, each.place][None, :, None, None]
+            after = numpy.minimum(has + more, each.most) + numpy.minimum(had - more, each.most)
+            brings = after - numpy.minimum(has, each.most) - numpy.minimum(had, each.most)
+            gain, able = (brings, able & (brings > 0)) if each is one else (gain, able & (brings >= -spare))
+        if not able.any():
+            return False
+        best = int(numpy.where(able, gain, 0).argmax())
+        to, of, to_gpu, of_gpu = (int(each) for each in numpy.unravel_index(best, able.shape))
+        mine, theirs = (poor[to], to_gpu), (rich[of], of_gpu)
+        self.slots[mine], self.slots[theirs] = self.slots[theirs].copy(), self.slots[mine].copy()
+        return True
 
     def _share(self, number: int) -> int:
         """How many hosts get one in a turn: few enough that what the first ones got counts for the rest."""

@@ -62,8 +62,15 @@ class Filling:
         numpy.minimum.at(size, options.klass, options.worth)
         self.order = numpy.lexsort((numpy.arange(len(size)), size, -options.priority)).tolist()
 
-    def fill(self) -> None:
-        """Everything that this file is for."""
+    def fill(self, planned: Ints | None = None) -> None:
+        """Everything that this file is for. ``planned``: by class, how many were to have a place: whoever of them lost it comes before
+        others, who would take what their team has left then."""
+        if planned is not None:
+            lost = numpy.maximum(0, planned - self.options.replicas + self.waiting)
+            others = self.waiting - lost
+            self.waiting -= others
+            self._fill()
+            self.waiting += others
         self._fill()
         self._close()
 

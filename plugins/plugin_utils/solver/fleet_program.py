@@ -18,9 +18,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_bounds import Bounds, Part
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_bounds import Bounds, Counts, Part
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, Program, Session, numpy
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, Program, Session, SolverError, numpy
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -38,6 +38,8 @@ MANY_NEW = 5_500
 # How often rows for classes that must be spread are added in a stage; from so many replicas without a place of their own on; and how many
 # of the smallest slices a GPU has.
 MOST_SPREADS, SPREAD_FROM, MOST_ON_GPU = 4, 0.5, 7
+# The share of the program's value that it owes to broken numbers from which on they are not to be rounded, but kept out.
+BROKEN = 2e-6
 # The part of the rounds before in the mean of their prices.
 CALM = 0.7
 
@@ -121,18 +123,48 @@ class FleetProgram:
             if levels[level].bound > reached:  # Else all that the program promises is served.
                 self.parts = self.bounds.parts(outcome, slack, cost(), list(held), [])
                 levels[level] = self._level(held)
+            if level == options.levels[-1] and (inside := self._inside(outcome.objective - slack, cost)) is not None:
+                reached = reachable(self._relaxed(inside, levels, held), level, held)
             held[level] = reached
             self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
         return self._relaxed(self._opened()[0], levels, held)
+
+    def _inside(self, value: float, cost: Callable[[], Floats]) -> Outcome | None:
+        """The best solution within what the bounds know of whole numbers, their cuts and the counts of the best part: there are no whole
+        numbers near the program's own, where its ``value`` owes much to broken ones.
+
+        None where it does not, or where no solution is found.
+        """
+        counts = self.parts[0].counts
+        if not counts and self.parts[0].value - value < BROKEN * abs(value):
+            return None
+        for one in self.bounds.cuts:
+            self.session.add_row(one.most, self.column_of[one.options], one.worth)
+        self._limit(counts)
+        try:
+            return self._priced(cost)[0]
+        except SolverError:
+            self._limit(counts, free=True)
+            return None
+
+    def _limit(self, counts: Counts, *, free: bool = False) -> None:
+        """Keep within these counts; ``free``: no longer."""
+        for (level, team), (least, greatest) in counts.items():
+            most = self.bounds.most.get((level, team), numpy.inf)
+            self.session.set_row(self.rows.team_level[level] + team, -numpy.inf if free else least, most if free else min(greatest, most))
 
     def fewest_gpus(self, served: dict[int, int]) -> int:
         """No plan that serves as many of each priority opens fewer GPUs. Only after :meth:`solve`, and with no less served than held there
         but for the last priority."""
         for level, number in served.items():
             self.session.set_row(self.rows.level[level], number - 1e-6, numpy.inf)
-        outcome, slack = self._opened()
         # Branches of the last priority's stage that cannot serve so much hold no such plan.
         able = [part for part in self.parts if served[min(served)] <= 1e-6 - part.value]
+        if able == self.parts[:1]:
+            able = []  # The program keeps within that one since the last stage.
+        else:
+            self._limit(self.parts[0].counts, free=True)
+        outcome, slack = self._opened()
         parts = self.bounds.parts(outcome, slack, self.is_pattern.astype(float), sorted(served, reverse=True)[:-1], able)
         return int(numpy.ceil(parts[0].value - 1e-6))
 

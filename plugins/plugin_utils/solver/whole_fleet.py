@@ -24,6 +24,12 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available, numpy, version
 
+if t.TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
 # Up to so many hosts are planned in both ways.
 FEW_HOSTS = 40
 
@@ -56,9 +62,10 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
     """The plan from one look at the fleet: equal hosts as groups, or each host ``alone``."""
     options = options_of(problem, alone=alone)
     program = FleetProgram(options)
-    relaxed = program.solve(partial(reachable, program.options))
-    seats = _seated(options, relaxed)
-    Filling(options, seats).fill()
+    relaxed = program.solve(partial(reachable, options))
+    amount = rounded(options, relaxed)
+    seats = _seated(options, relaxed, amount)
+    Filling(options, seats).fill(numpy.bincount(options.klass, weights=amount, minlength=len(options.classes)).astype(numpy.int64))
     served = _served(options, seats)
     if not all(board.exact for board in options.boards) or any(served[level] < relaxed.held[level] for level in options.levels[:-1]):
         # Sizes had to be rounded up, or fewer are served than the later stages held. Bounds that are true come from a program with sizes
@@ -68,9 +75,8 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
     return _answer(options, seats, program, relaxed, served)
 
 
-def _seated(options: Options, relaxed: Relaxed) -> list[Seats]:
-    """What the linear program says, as whole replicas on GPUs of hosts."""
-    amount = rounded(options, relaxed)
+def _seated(options: Options, relaxed: Relaxed, amount: Ints) -> list[Seats]:
+    """Replicas on GPUs of hosts. ``amount``: of each option, near what the linear program says."""
     codes = [Codes(board) for board in options.boards]
     seats = []
     for number, group in enumerate(options.groups):
