@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, Shape, smallest_profiles
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealt
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealer, Dealt
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel, read_problem
@@ -219,13 +219,16 @@ def test_gpus_are_cut_so_that_who_must_be_spread_finds_hosts() -> None:
     assert spread.boards.sum() == 7
 
 
-def seated(classes: list[dict[str, t.Any]], places: list[tuple[str, int, int]], gpus: int = 2) -> tuple[Filling, Seats]:
+def seated(
+    classes: list[dict[str, t.Any]], places: list[tuple[str, int, int]], gpus: int = 2, quota: int | None = None
+) -> tuple[Filling, Seats]:
     """Two hosts with shared GPUs, and the replicas at these ``places``: (class, host, GPU)."""
     hosts = [
         {"name": name, "model": "t4-16", "gpus": gpus, "cpus": 8, "ram_mib": 1 << 20, "modes": ("shared",), "clients": 4} for name in "ab"
     ]
     base = {"team": "t", "priority": 1, "isolation": "shared", "cpus": 1.0}
-    options = options_of(read_problem({"models": models(), "hosts": hosts, "classes": [{**base, **one} for one in classes]}))
+    asked = {"models": models(), "hosts": hosts, "classes": [{**base, **one} for one in classes]}
+    options = options_of(read_problem({**asked, "quotas": [{"team": "t", "memory_mib": quota}]}))
     seats = Seats(options, 0, None, Codes(options.boards[0]))
     keys = [one.key for one in options.classes]
     for key, host, gpu in places:
@@ -240,6 +243,38 @@ def test_replicas_left_over_open_no_more_gpus_than_they_need() -> None:
     filling.fill()
     assert len(seats.present()) == 5
     assert int((~seats.room.empty).sum()) == 2
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_who_lost_a_planned_place_comes_before_others_of_its_team(planned: bool) -> None:
+    """The quota has room for one more; by size alone the small one would have it."""
+    classes: list[dict[str, t.Any]] = [
+        {"key": "large", "replicas": 2, "memory_mib": 5 * 1024},
+        {"key": "small", "replicas": 1, "memory_mib": 3 * 1024},
+    ]
+    filling, seats = seated(classes, [("large", 0, 0)], quota=10 * 1024)
+    filling.fill(np.asarray([2, 0]) if planned else None)
+    assert np.bincount(seats.klass[seats.present()], minlength=2).tolist() == ([2, 0] if planned else [1, 1])
+
+
+def test_places_are_evened_out_between_hosts() -> None:
+    """Of a class with at most two on a host, the second GPU with two places is of no use: it changes places with one of the other host."""
+    hosts = [
+        {"name": name, "model": "t4-16", "gpus": 3, "cpus": 8, "ram_mib": 1 << 20, "modes": ("shared",), "clients": 4} for name in "ab"
+    ]
+    classes = [
+        {"key": key, "team": "t", "priority": 1, "isolation": "shared", "replicas": 4, "memory_mib": 5 * 1024, "max_per_host": limit}
+        for key, limit in (("some", 2), ("other", 1))
+    ]
+    dealer = Dealer(options_of(read_problem({"models": models(), "hosts": hosts, "classes": classes})), 0)
+    # Both classes have the one shape there is: two and one of a host are three places.
+    dealer.slots[:, :, 0] = [[2, 2, 1], [0, 0, 1]]
+    dealer._even_out(np.asarray([0, 1]), np.asarray([0, 0]), np.asarray([4, 2]), np.asarray([0, 0]))
+    assert dealer.slots.sum(axis=(1, 2)).tolist() == [3, 3]
+    # The last GPU of a host belongs to a replica with several GPUs: it stays as it is.
+    dealer.slots[:, :, 0] = [[0, 2, 2], [0, 0, 0]]
+    dealer._even_out(np.asarray([0]), np.asarray([0]), np.asarray([4]), np.asarray([2, 2]))
+    assert dealer.slots[:, :, 0].tolist() == [[0, 2, 2], [0, 0, 0]]
 
 
 @pytest.mark.parametrize(("limit", "opened"), [(4, 2), (1, 3)])
