@@ -78,18 +78,23 @@ def test_no_bound_is_below_the_best_whole_numbers(seed: int) -> None:
     assert program.fewest_gpus(served) <= best(options, served, None)
 
 
+def what_was_asked(options: Options) -> tuple[list[float], float]:
+    """The replicas that the program promised each time that it was asked for a plan, and the bound of the last priority."""
+    asked: list[float] = []
+
+    def exact(relaxed: t.Any, level: int, held: dict[int, int]) -> int:
+        asked.append(float(relaxed.amount[options.priority[options.klass] == level].sum()))
+        return best(options, held, level)
+
+    return asked, FleetProgram(options).solve(exact).levels[options.levels[-1]].bound
+
+
 def test_what_is_planned_promises_no_more_than_the_bound() -> None:
     """Where broken numbers make the program promise more of the last priority than whole ones can have, it is not planned from these."""
     promised: list[tuple[float, float]] = []
     for seed in range(12):
         options = tight(seed, 12)
-        last, asked = options.levels[-1], list[float]()
-
-        def exact(relaxed: t.Any, level: int, held: dict[int, int], options: Options = options, asked: list[float] = asked) -> int:
-            asked.append(float(relaxed.amount[options.priority[options.klass] == level].sum()))
-            return best(options, held, level)
-
-        bound = FleetProgram(options).solve(exact).levels[last].bound
+        asked, bound = what_was_asked(options)
         promised += [(asked[len(options.levels) - 1] - bound, asked[-1] - bound)]
     assert max(before for before, _now in promised) > 1
     assert max(now for _before, now in promised) < 1
