@@ -119,12 +119,14 @@ class FleetProgram:
             outcome, slack = self._priced(cost, interior=len(mine) >= MANY_NEW)
             self.parts = [Part(outcome.objective - slack, outcome.duals)]
             levels[level] = self._level(held)
-            reached = reachable(self._relaxed(outcome, levels, held), level, held)
-            if levels[level].bound > reached:  # Else all that the program promises is served.
+            last = level == options.levels[-1]
+            reached = None if last else reachable(self._relaxed(outcome, levels, held), level, held)
+            if reached is None or levels[level].bound > reached:  # Else all that the program promises is served.
                 self.parts = self.bounds.parts(outcome, slack, cost(), list(held), [])
                 levels[level] = self._level(held)
-            if level == options.levels[-1] and (inside := self._inside(outcome.objective - slack, cost)) is not None:
-                reached = reachable(self._relaxed(inside, levels, held), level, held)
+            if reached is None:
+                plan = self._inside(outcome.objective - slack, cost) or outcome
+                reached = reachable(self._relaxed(plan, levels, held), level, held)
             held[level] = reached
             self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
         return self._relaxed(self._opened()[0], levels, held)
