@@ -102,10 +102,11 @@ class Swap:
         present = seats.present()
         gpus = seats.gpus[present]
         single = gpus & (gpus - 1) == 0
-        load = numpy.zeros((seats.group.size, seats.group.gpus, 2))
-        first = numpy.log2(gpus[single]).astype(numpy.int64)
-        numpy.add.at(load, (seats.host[present][single], first), seats.needs(seats.klass[present][single]))
-        fixed = numpy.zeros((seats.group.size, seats.group.gpus), dtype=bool)
+        size = seats.group.size, seats.group.gpus
+        where = seats.host[present][single] * size[1] + numpy.log2(gpus[single]).astype(numpy.int64)
+        need = seats.needs(seats.klass[present][single])
+        load = numpy.stack([numpy.bincount(where, weights=each, minlength=size[0] * size[1]).reshape(size) for each in need.T], axis=2)
+        fixed = numpy.zeros(size, dtype=bool)
         which, gpu = numpy.nonzero(gpus[~single][:, None] >> numpy.arange(seats.group.gpus) & 1)
         fixed[seats.host[present][~single][which], gpu] = True
         return load, fixed
