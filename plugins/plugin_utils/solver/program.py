@@ -55,7 +55,7 @@ class SolverError(Exception):
 class Limits:
     """How far an integer program is worked on. ``gap``: relative; ``absolute``: in the unit of the objective, so that less than 1 ends it
     where that is a count; ``nodes`` of branch and bound; ``iterations`` of the simplex method. ``brief``: of the ways to guess whole
-    numbers only the one that takes the rounded corner and solves what is left.
+    numbers only the one that takes the rounded corner and solves what is left, on corners found by interior points.
     """
 
     gap: float = 0.0
@@ -165,7 +165,7 @@ class Program:
             "simplex_iteration_limit": limits.iterations,
         }
         if limits.brief:
-            options |= {"mip_heuristic_run_rins": False, "mip_heuristic_run_root_reduced_cost": False}
+            options |= {"mip_lp_solver": "ipm", "mip_heuristic_run_rins": False, "mip_heuristic_run_root_reduced_cost": False}
         for name, value in options.items():
             if solver.setOptionValue(name, value) != highspy.HighsStatus.kOk:
                 raise SolverError(f"HiGHS does not know the option {name}")
