@@ -105,7 +105,9 @@ class Swap:
         size = seats.group.size, seats.group.gpus
         where = seats.host[present][single] * size[1] + numpy.log2(gpus[single]).astype(numpy.int64)
         need = seats.needs(seats.klass[present][single])
-        load = numpy.stack([numpy.bincount(where, weights=each, minlength=size[0] * size[1]).reshape(size) for each in need.T], axis=2)
+        load = numpy.zeros((*size, 2))
+        for number, each in enumerate(need.T):
+            load[:, :, number] = numpy.bincount(where, weights=each, minlength=size[0] * size[1]).reshape(size)
         fixed = numpy.zeros(size, dtype=bool)
         which, gpu = numpy.nonzero(gpus[~single][:, None] >> numpy.arange(seats.group.gpus) & 1)
         fixed[seats.host[present][~single][which], gpu] = True
