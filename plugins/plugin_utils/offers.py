@@ -147,11 +147,15 @@ def nearness(host: HostState, need: Need, state: GpuState | None = None) -> tupl
 
 def _slices(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator[Offer]:
     """Away from replicas of the same service, then the smallest profile, then the least change, then the least harm."""
+    known: dict[tuple[str, int], tuple[str, ...]] = {}
     for state in states:
-        if state.cutter is None or state.refusal("mig") is not None or not state.serves(need):
+        if state.cutter is None or state.refusal("mig") is not None or state.crowded(need):
             continue
-        names = () if state.crowded(need) else state.profiles(need)
-        cut = state.best_cut(names) if names else None
+        # GPUs of one kind have one answer.
+        kind = (state.gpu.board, id(state.cutter))
+        if kind not in known:
+            known[kind] = state.profiles(need) if state.serves(need) else ()
+        cut = state.best_cut(known[kind]) if known[kind] else None
         if cut is None:
             continue
         effort = 0 if cut.reuse else 1 if state.mode == "mig" else 2 if not state.changes_mode("mig") else 3
