@@ -219,15 +219,18 @@ def test_gpus_are_cut_so_that_who_must_be_spread_finds_hosts() -> None:
     assert spread.boards.sum() == 7
 
 
+def two_hosts(gpus: int) -> list[dict[str, t.Any]]:
+    return [
+        {"name": name, "model": "t4-16", "gpus": gpus, "cpus": 8, "ram_mib": 1 << 20, "modes": ("shared",), "clients": 4} for name in "ab"
+    ]
+
+
 def seated(
     classes: list[dict[str, t.Any]], places: list[tuple[str, int, int]], gpus: int = 2, quota: int | None = None
 ) -> tuple[Filling, Seats]:
     """Two hosts with shared GPUs, and the replicas at these ``places``: (class, host, GPU)."""
-    hosts = [
-        {"name": name, "model": "t4-16", "gpus": gpus, "cpus": 8, "ram_mib": 1 << 20, "modes": ("shared",), "clients": 4} for name in "ab"
-    ]
     base = {"team": "t", "priority": 1, "isolation": "shared", "cpus": 1.0}
-    asked = {"models": models(), "hosts": hosts, "classes": [{**base, **one} for one in classes]}
+    asked = {"models": models(), "hosts": two_hosts(gpus), "classes": [{**base, **one} for one in classes]}
     options = options_of(read_problem({**asked, "quotas": [{"team": "t", "memory_mib": quota}]}))
     seats = Seats(options, 0, None, Codes(options.boards[0]))
     keys = [one.key for one in options.classes]
@@ -259,14 +262,11 @@ def test_who_lost_a_planned_place_comes_before_others_of_its_team(planned: bool)
 
 def test_places_are_evened_out_between_hosts() -> None:
     """Of a class with at most two on a host, the second GPU with two places is of no use: it changes places with one of the other host."""
-    hosts = [
-        {"name": name, "model": "t4-16", "gpus": 3, "cpus": 8, "ram_mib": 1 << 20, "modes": ("shared",), "clients": 4} for name in "ab"
-    ]
     classes = [
         {"key": key, "team": "t", "priority": 1, "isolation": "shared", "replicas": 4, "memory_mib": 5 * 1024, "max_per_host": limit}
         for key, limit in (("some", 2), ("other", 1))
     ]
-    dealer = Dealer(options_of(read_problem({"models": models(), "hosts": hosts, "classes": classes})), 0)
+    dealer = Dealer(options_of(read_problem({"models": models(), "hosts": two_hosts(3), "classes": classes})), 0)
     # Both classes have the one shape there is: two and one of a host are three places.
     dealer.slots[:, :, 0] = [[2, 2, 1], [0, 0, 1]]
     dealer._even_out(np.asarray([0, 1]), np.asarray([0, 0]), np.asarray([4, 2]), np.asarray([0, 0]))

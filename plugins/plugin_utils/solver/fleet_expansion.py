@@ -162,8 +162,12 @@ class Dealer:
         found = numpy.full(self.shapes, numpy.inf)
         numpy.minimum.at(found, shape, self.options.per_host[klass] * total[shape] / numpy.maximum(1, many))
         part = numpy.zeros(self.shapes)
-        numpy.maximum.at(part, shape, numpy.minimum(1.0, many / (self.options.per_host[klass] * float(self.group.size))))
+        numpy.maximum.at(part, shape, numpy.minimum(1.0, self._part(klass, many)))
         return numpy.maximum(1.0, numpy.floor(found / SPREAD)), part
+
+    def _part(self, klass: Ints, many: Ints) -> Floats:
+        """Which part of all that it may have of all hosts each class needs."""
+        return many / (self.options.per_host[klass] * float(self.group.size))
 
     def _patterns(self, patterns: Ints, boards: Ints, mean: Floats, crowd: tuple[Floats, Floats], *, many_first: bool) -> None:
         """Give every open GPU a pattern, or none."""
@@ -213,8 +217,7 @@ class Dealer:
     def _even_out(self, klass: Ints, shape: Ints, many: Ints, multi: Ints) -> None:
         """Hosts change what two of their GPUs have until each class that needs nearly all that it may have of all hosts finds places: of a
         class with at most four on a host, a fifth place there is of no use to it."""
-        limit = self.options.per_host[klass]
-        part = many / (limit * float(self.group.size))
+        limit, part = self.options.per_host[klass], self._part(klass, many)
         usable = numpy.arange(self.group.gpus)[None, :] < (self.group.gpus - multi)[:, None]
         crowded = numpy.argsort(-part, kind="stable")[: int((part > SPARSE).sum())]
         tight: list[_Tight] = []
