@@ -17,6 +17,8 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import why_n
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, Gpu, Host, Need, Placement, Problem, Resources, Solution
 
 Key = tuple[str, int]
+# Of more who change their places only one order is looked at.
+FEW = 200
 Verb = t.Literal["start", "stop", "move"]
 
 
@@ -73,15 +75,24 @@ def order(problem: Problem, solution: Solution) -> Order:
     here = {host.name for host in problem.hosts if not host.down}
     moves = {key for key, place in old.items() if place.host in here and key in new and not same_place(place, new[key])}
     stops = {key for key, place in old.items() if place.host in here and key not in new}
+    # Stays, and gives up a port that somebody may wait for.
+    renewed = {
+        key for key, place in old.items() if place.host in here and key in new and key not in moves and place.ports != new[key].ports
+    }
     starts = {key for key, place in new.items() if key not in old or (old[key].host not in here and place.host in here)}
     if not moves and not stops:
         return Order()
-    site = _Site(problem, needs, old)
-    made = _Making(site, needs, old, new, starts)
-    for key in sorted(stops):
-        made.stop(key)
-    pending = sorted(moves | starts, key=lambda key: (-needs[key[0]].priority if key[0] in needs else 0, key))
-    return made.run(pending)
+    turn = sorted(moves | renewed | starts, key=lambda key: (-needs[key[0]].priority if key[0] in needs else 0, key))
+    early, others = [key for key in turn if key in starts], [key for key in turn if key not in starts]
+    found: Order | None = None
+    # Whoever starts or goes first may be in the way of others later: where that costs an outage, other turns may not.
+    for first, pending in ((early, turn), ((), [*others, *early]), ((), [*reversed(others), *early])):
+        made = _Making(_Site(problem, needs, old), old, new, turn).run(pending, sorted(stops), first)
+        if found is None or len(made.outages) < len(found.outages):
+            found = made
+        if not found.outages or len(pending) > FEW:
+            break
+    return found or Order()
 
 
 def same_place(one: Placement, other: Placement) -> bool:
@@ -90,13 +101,10 @@ def same_place(one: Placement, other: Placement) -> bool:
 
 
 class _Making:
-    def __init__(
-        self, site: _Site, needs: Mapping[str, Need], old: Mapping[Key, Placement], new: Mapping[Key, Placement], starts: Iterable[Key]
-    ) -> None:
-        self._site, self._needs, self._old, self._new = site, needs, old, new
-        self._starts = frozenset(starts)
-        # Starts for which nobody had to go first need no place in an order.
-        self._free = frozenset(key for key in self._starts if site.fits(key, new[key]))
+    def __init__(self, site: _Site, old: Mapping[Key, Placement], new: Mapping[Key, Placement], turn: list[Key]) -> None:
+        self._site, self._old, self._new = site, old, new
+        # The greater, the lower its priority.
+        self._rank = {key: rank for rank, key in enumerate(turn)}
         self._steps: list[Step] = []
         self._outages: list[Outage] = []
 
@@ -105,8 +113,16 @@ class _Making:
         self._site.remove(key)
         self._steps.append(Step("stop", *key, old=self._old[key]))
 
-    def run(self, pending: list[Key]) -> Order:
-        """Always the first that can; where none can, the lowest priority is stopped first."""
+    def run(self, turn: Iterable[Key], stops: Iterable[Key], early: Iterable[Key]) -> Order:
+        """``early``: those that have room beside each other before anybody goes start then, and need no step. Then always the first that
+        can; where none can, the lowest priority is stopped first."""
+        pending = list(turn)
+        for key in early:
+            if self._site.fits(key, self._new[key]):
+                pending.remove(key)
+                self._site.add(key, self._new[key])
+        for key in stops:
+            self.stop(key)
         while pending:
             key = next((each for each in pending if self._site.fits(each, self._new[each])), None)
             if key is None:
@@ -131,21 +147,19 @@ class _Making:
 
     def _go(self, key: Key) -> None:
         stopped = key not in self._site.running
+        old, new = self._old.get(key), self._new[key]
         self._site.remove(key)
-        self._site.add(key, self._new[key])
-        if key in self._free:
-            return
-        self._steps.append(Step("start" if stopped else "move", *key, old=self._old.get(key), new=self._new[key]))
+        self._site.add(key, new)
+        if stopped or old is None or not same_place(old, new):
+            self._steps.append(Step("start" if stopped else "move", *key, old=old, new=new))
 
     def _stop_first(self, pending: list[Key]) -> Key | None:
-        """Who only stands in its own way, else the lowest priority of those that hold a place which somebody waits for."""
-        running = [key for key in pending if key in self._site.running]
+        """The lowest priority of those that hold a place which somebody waits for."""
+        running = sorted((key for key in pending if key in self._site.running), key=self._rank.__getitem__)
         if not running:
             return None
-        own = [key for key in running if self._site.fits(key, self._new[key], without=key)]
-        key = own[-1] if own else next((key for key in reversed(running) if self._is_waited_for(key, pending)), running[-1])
-        why = "there is no room for its old place and its new one at once" if own else "others wait for its place, and it for theirs"
-        self._outages.append(Outage(*key, f"it is stopped first: {why}"))
+        key = next((key for key in reversed(running) if self._is_waited_for(key, pending)), running[-1])
+        self._outages.append(Outage(*key, "it is stopped first: others wait for its place, and it for theirs"))
         self.stop(key)
         return key
 
@@ -182,9 +196,12 @@ class _Site:
         host = self._hosts.get(place.host)
         if host is None:
             return True
-        there = {other: self.running[other] for other in self._on[place.host] if other != without}
-        if {port for each in there.values() for _name, port in each.ports} & {port for _name, port in place.ports} and key not in there:
+        # Whoever stays on its host stops before it starts anew: its old place is in nobody's way but others'.
+        there = {other: self.running[other] for other in self._on[place.host] if other not in (key, without)}
+        if {port for each in there.values() for _name, port in each.ports} & {port for _name, port in place.ports}:
             return False
+        if key in self.running and same_place(self.running[key], place):
+            return True
         free = host.capacity
         for other in there:
             free = free.less(self._resources(other))
@@ -211,4 +228,4 @@ class _Site:
         needs = [self._needs[key[0]] for key in keys if key[0] in self._needs]
         most = min(host.shared_max, gpu.mps_clients) if place.sharing == MPS else host.shared_max
         memory, compute = sum(need.memory_mib for need in needs), sum(need.compute or 0 for need in needs)
-        return len(keys) <= most and memory <= gpu.memory_mib - host.shared_reserve_mib and compute <= 1 + 1e-6
+        return len(keys) <= most and memory <= gpu.memory_mib - host.shared_reserve_mib and compute <= host.shared_compute + 1e-6

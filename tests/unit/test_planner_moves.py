@@ -246,9 +246,11 @@ def played(given_: Problem, made: Order) -> None:
         key = (step.service, step.replica)
         if step.verb != "stop":
             assert step.new is not None
+            if step.verb == "move" and running[key][0].host == step.new.host:
+                running[key].clear()  # It stops before it starts anew.
             running.setdefault(key, []).append(step.new)
             check()
-        if step.verb != "start":
+        if step.verb == "stop" or len(running[key]) > 1:
             running[key].pop(0)
         check()
 
@@ -283,13 +285,65 @@ def test_those_who_wait_for_each_other_are_told_who_is_stopped() -> None:
     played(given_, made)
 
 
-def test_a_host_without_room_for_both_places_of_a_replica_stops_it_first() -> None:
+def test_who_moves_within_a_host_needs_no_room_for_both_its_places() -> None:
     before = (place("aa", "0:1g.10gb@0"),)
     given_ = problem([host(gpu(mig=True), capacity=Resources(4))], [need("aa", resources=Resources(3))], before)
     made = order(given_, Solution((replace(before[0], slice=place("aa", "0:1g.10gb@4").slice),)))
-    assert [step.verb for step in made.steps] == ["stop", "start"]
-    assert "at once" in made.outages[0].reason
+    assert [step.verb for step in made.steps] == ["move"]
+    assert made.outages == ()
+    assert [(each.service, each.replica) for each in made.pauses] == [("aa", 1)]
     played(given_, made)
+
+
+def test_who_moves_to_a_gpu_that_the_site_shares_more_often_serves_all_the_time() -> None:
+    before = (place("aa", "0", mode="shared"), place("bb", "0", on="h2", mode="shared"))
+    hosts = [host(l40s()), host(l40s(0, "h2"), name="h2", shared_compute=1.5)]
+    sharers = [need("aa", "shared", 4000, compute=0.5), need("bb", "shared", 4000, compute=0.9)]
+    given_ = problem(hosts, sharers, before)
+    made = order(given_, Solution((replace(before[0], host="h2", gpus=before[1].gpus), before[1])))
+    assert ([step.verb for step in made.steps], made.outages) == (["move"], ())
+
+
+def test_of_those_who_start_only_as_many_start_at_once_as_have_room_together() -> None:
+    before = (place("leaves", "0", mode="whole"),)
+    hosts = [host(gpu(0), gpu(1), gpu(2), capacity=Resources(10)), host(gpu(0, "h2"), name="h2")]
+    comes = need("comes", "exclusive", replicas=2, resources=Resources(3))
+    given_ = problem(hosts, [need("leaves", "exclusive", resources=Resources(6)), comes], before)
+    away = replace(before[0], host="h2", gpus=(hosts[1].gpus[0].uuid,))
+    made = order(given_, Solution((away, place("comes", "1", mode="whole"), place("comes", "2", mode="whole", replica=2))))
+    assert [(step.verb, step.service, step.replica) for step in made.steps] == [("move", "leaves", 1), ("start", "comes", 2)]
+    assert made.outages == ()
+
+
+def test_a_start_that_would_cost_an_outage_takes_its_turn() -> None:
+    # There is room for 'comes' at once; but then 'goes' could not come before 'leaves' has gone, which waits for the place of 'goes'.
+    before = (place("goes", "0", on="h2", mode="whole"), place("leaves", "0", mode="whole"))
+    hosts = [host(gpu(0), gpu(1), gpu(2), capacity=Resources(10)), host(gpu(0, "h2"), name="h2")]
+    sizes = {"comes": 5, "goes": 5, "leaves": 5}
+    given_ = problem(hosts, [need(name, "exclusive", resources=Resources(size)) for name, size in sizes.items()], before)
+    ends = (place("comes", "2", mode="whole"), place("goes", "1", mode="whole"), place("leaves", "0", on="h2", mode="whole"))
+    made = order(given_, Solution(ends))
+    assert [(step.verb, step.service) for step in made.steps] == [("move", "goes"), ("move", "leaves"), ("start", "comes")]
+    assert made.outages == ()
+    played(given_, made)
+
+
+def test_a_port_that_who_stays_gives_up_is_free_for_who_comes() -> None:
+    before = (place("stays", "0", mode="whole", http=18000), place("comes", "0", on="h2", mode="whole", http=18000))
+    hosts = [host(gpu(0), gpu(1)), host(gpu(0, "h2"), name="h2")]
+    given_ = problem(hosts, [need("stays", "exclusive"), need("comes", "exclusive")], before)
+    ends = (place("stays", "0", mode="whole", http=18005), place("comes", "1", mode="whole", http=18000))
+    made = order(given_, Solution(ends))
+    assert ([(step.verb, step.service) for step in made.steps], made.outages) == ([("move", "comes")], ())
+
+
+def test_within_a_host_a_port_is_not_taken_before_the_other_has_left_it() -> None:
+    before = (place("within", "0", mode="whole", http=18001), place("away", "2", mode="whole", http=18000))
+    hosts = [host(gpu(0), gpu(1), gpu(2)), host(gpu(0, "h2"), name="h2")]
+    given_ = problem(hosts, [need("within", "exclusive", priority=90), need("away", "exclusive")], before)
+    ends = (place("within", "1", mode="whole", http=18000), place("away", "0", on="h2", mode="whole", http=18000))
+    made = order(given_, Solution(ends))
+    assert [(step.verb, step.service) for step in made.steps] == [("move", "away"), ("move", "within")]
 
 
 def test_a_plan_that_moves_nobody_has_no_steps() -> None:
