@@ -273,7 +273,9 @@ class Search:
         """The cause at the place that is nearest to being right: one on a GPU of the right kind, if there is any."""
         if not spots:
             hosts = [host for host in self.now.hosts if host.environment == need.environment]
-            return "host down" if any(host.down for host in hosts) else "in use" if any(host.gpus for host in hosts) else "no GPU"
+            if any(host.down for host in hosts):
+                return "host down"
+            return self.scene.misfit(need) or "in use" if any(host.gpus for host in hosts) else "no GPU"
         if all(asks_otherwise(spot.blockers) for spot in spots) and self._to_bring_back(need):
             return "host down"
         nearest = min(spots, key=lambda spot: (asks_otherwise(spot.blockers), spot.rank))
@@ -345,8 +347,8 @@ class Search:
             change, now, losers = self._proved(need, option, targets)
             if change is None or not served <= now:
                 continue
-            if not losers and option.mild is not None:
-                # Nobody has to give way after all: the rest of it may do.
+            if option.mild is not None and (self.now.moves or not losers):
+                # Nobody has to give way after all, or others may move instead: the rest of it may do.
                 least, also, _nobody = self._proved(need, option.mild, targets)
                 change, now = (least, also) if least is not None and served <= also else (change, now)
             if found and change.kind == found[0].kind:

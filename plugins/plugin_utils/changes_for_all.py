@@ -22,7 +22,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Search
 
 #: Work for it, for quotas of teams, as :data:`changes.BUDGET`.
-TEAM_BUDGET: t.Final = 110_000
+TEAM_BUDGET: t.Final = 160_000
 #: At most so many GPUs of a kind are tried.
 MOST: t.Final = 1024
 #: How often quotas are raised until all have a place.
@@ -49,7 +49,7 @@ def by_quotas(search: Search, waiting: Iterable[Key]) -> Iterator[tuple[Key, Opt
     teams: dict[str, set[Key]] = {}
     for key in waiting:
         teams.setdefault(search.scene.needs[key[0]].team, set()).add(key)
-    search.left = min(TEAM_BUDGET, 3 * search.budget)
+    search.left = min(TEAM_BUDGET, 4 * search.budget)
     search.share = search.left // 2
     for team in sorted(teams, key=lambda name: (-len(teams[name]), name)):
         last = min((search.scene.needs[service] for service, _number in teams[team]), key=lambda need: (need.priority, need.service))

@@ -23,8 +23,11 @@ def room_blockers(host: HostState, need: Need, name: str, asked: frozenset[int])
 
 def _resource_options(host: HostState, need: Need, kind: str, want: float, have: float) -> Iterator[Option]:
     floor = 0.1 if kind == "cpus" else 1
-    if have >= floor:
-        left = have if kind == "cpus" else int(have)
+    # Those of the service that are here would ask for less too.
+    here = host.replicas.get(need.service, 0)
+    each = (have + here * want) / (here + 1)
+    if each >= floor:
+        left = int(each * 100) / 100 if kind == "cpus" else int(each)
         text = f"ask for {amount(kind, left)} in place of {amount(kind, want)}: {host.host.name} has no more left"
         yield option_of("resources", text, Edit("service", need.service, f"resources.{kind}", left), more=1 - left / want)
     grown = round(getattr(host.host.capacity, kind) + want - have, 6)

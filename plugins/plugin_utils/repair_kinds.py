@@ -252,7 +252,7 @@ def combined(spot: Spot, choice: Sequence[Option]) -> Option:
     edits = tuple(edit for option in options for edit in option.edits)
     lost = tuple(sorted({name for option in choice for name in option.lost}))
     text = "; and ".join(dict.fromkeys(option.text for option in options))
-    gentle = [option for option in options if LOSERS not in option.text]
+    gentle = [option for option in options if not option.lost and LOSERS not in option.text]
     # Nobody gives way where others move, on whatever host.
     mild = combined(spot, gentle)._replace(host="") if 0 < len(gentle) < len(options) else None
     return Option(dearest.kind, sum(option.cost for option in options), text, edits, lost, spot.host, mild)

@@ -9,7 +9,7 @@ Nothing here is promised: whether a change helps is found out by planning with i
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
@@ -18,7 +18,15 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_t
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.likely_hosts import LikelyHosts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Problem, Resources, Rules, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    MODE_OF,
+    Need,
+    Placement,
+    Problem,
+    Resources,
+    Rules,
+    Solution,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     LOSERS,
     SELF,
@@ -136,6 +144,13 @@ class Scene:
                 # Fewer have to be asked for anyway: so few that nothing else is in the way, if there are any.
                 cheapest = [each for each in cheapest if not each[2]] or cheapest
             together = merged(blocker for _cost, _pci, blockers in cheapest for blocker in blockers)
+            free = sum(not blockers for _cost, _pci, blockers in cheapest)
+            if 0 < free < there == need.count and not must_join(need):
+                less = f"ask for {free} GPU{'s' if free > 1 else ''} in place of {need.count} ('count')"
+                text = f"{less}: {host.host.name} has no more that are free"
+                fewer = option_of("count", text, Edit("service", need.service, "count", free), more=1 - free / need.count)
+                rank = (fewer.cost, board, (Blocker("count", (fewer,)),))
+                best[True] = min((*([best[True]] if True in best else []), rank), key=lambda each: each[:2])
             if there < need.count:
                 ends = f"has no more of one board{' that are free' if len(cheapest) < there else ''}"
                 alone = ", without 'nvlink'" if len(cheapest) == 1 and must_join(need) else ""
@@ -198,9 +213,7 @@ class Scene:
         rules, service = need.rules, need.service
         there = sorted(other for other, count in host.replicas.items() if count and other != service)
         if rules.max_per_host is not None and host.replicas.get(service, 0) >= rules.max_per_host:
-            more = host.replicas[service] + 1
-            text = f"raise its 'max_per_host' to {more}"
-            yield Blocker("spread", (option_of("spread", text, Edit("service", service, "rules.max_per_host", more)),))
+            yield Blocker("spread", tuple(self._spread_wider(host.replicas[service], need)))
         against = [other for other in there if other in rules.apart or service in self._rules_of(other).apart]
         if against:
             edits = [Edit("service", service, "rules.apart", tuple(other for other in rules.apart if other not in against))]
@@ -215,6 +228,19 @@ class Scene:
         if rules.together and not any(other in rules.together for other in there):
             text = f"let it be on a host without {' or '.join(rules.together)} ('together')"
             yield Blocker("together", (option_of("together", text, Edit("service", service, "rules.together", ())),))
+
+    def _spread_wider(self, here: int, need: Need) -> Iterator[Option]:
+        """One more on a host, or so many that all of its replicas have a host."""
+        hosts = sum(host.environment == need.environment and host.may_have(need) and not host.down for host in self.problem.hosts)
+        for more in sorted({here + 1, max(here + 1, -(-need.replicas // max(1, hosts)))}):
+            text = f"raise its 'max_per_host' to {more}"
+            yield option_of("spread", text, Edit("service", need.service, "rules.max_per_host", more), more=more / max(more, need.replicas))
+
+    def misfit(self, need: Need) -> str | None:
+        """What of a need no board of its hosts could serve, even empty, where that is so of all of them."""
+        bare = self._bare(need)
+        words = [_Look(self, bare, state).misfit() for host in self._likely.of(need) for state in host.gpus]
+        return words[0] if words and None not in words else None
 
     def _kept_blockers(self, host: HostState, need: Need) -> Iterator[Blocker]:
         """Room that is kept for rollouts, and is all that is in the way."""
@@ -255,14 +281,14 @@ class _Look:
 
     def blockers(self) -> tuple[Blocker, ...] | None:
         """All that is in the way; None when nothing could make this GPU right."""
-        found: list[Blocker] = [*self._board(), *self._policy(), *self._closed()]
         size = self._size()
         if size is not None:
             if not size.options:
                 return None
-            found.append(size)
+            # All else is asked of what it would be then.
             self.need = eased(self.need, size.best.edits)
             self.mode = MODE_OF[self.need.isolation]
+        found: list[Blocker] = [*self._board(), *self._policy(), *self._closed(), *([] if size is None else [size])]
         per_gpu = self.need.rules.max_per_gpu
         if per_gpu is not None and self.state.replicas.get(self.need.service, 0) >= per_gpu:
             text = f"raise its 'max_per_gpu' to {per_gpu + 1}"
@@ -304,7 +330,12 @@ class _Look:
             yield Blocker("policy mode", (option_of("mode", f"allow '{self.mode}' in fleet_gpu_modes of {host.name}", edit),))
         if self.mode == "shared" and self.need.sharing not in host.sharing:
             edit = Edit("host", host.name, "sharing", tuple(sorted((*host.sharing, self.need.sharing))))
-            yield Blocker("policy mode", (option_of("sharing", f"allow '{self.need.sharing}' in fleet_sharing of {host.name}", edit),))
+            allow = option_of("sharing", f"allow '{self.need.sharing}' in fleet_sharing of {host.name}", edit)
+            yield Blocker("policy mode", (allow, *(self._shared_by(sharing) for sharing in host.sharing[:1])))
+
+    def _shared_by(self, sharing: str) -> Option:
+        text = f"write 'sharing: {sharing}', as GPUs of {self.host.name} are shared"
+        return option_of("isolation", text, Edit("service", self.need.service, "sharing", sharing))
 
     def _unpin(self) -> Option:
         edits = [Edit("gpu", self.gpu.uuid, "pin", None)]
@@ -330,6 +361,11 @@ class _Look:
             quiet = tuple(replace(one, outsiders=()) for one in gpu.instances) if others else gpu.instances
             edits = (Edit("gpu", gpu.uuid, "outsiders", ()), Edit("gpu", gpu.uuid, "instances", quiet))
             yield Blocker("outsider", (option_of("outsider", f"stop {busy[0]} on {self.where}, or run playbook adopt", *edits),))
+
+    def misfit(self) -> str | None:
+        """The word for a need that this board could not serve, even empty."""
+        size = self._size()
+        return None if size is None else size.cause
 
     def _size(self) -> Blocker | None:
         """A need that this board could not serve, even empty."""
@@ -370,11 +406,29 @@ class _Look:
                 )
                 text = f"ask for {most:.2g} of the compute in place of {need.compute:g}"
                 yield option_of("compute", text, Edit("service", service, "compute", int(most * 100) / 100), more=1 - most / need.compute)
-        if need.memory_mib <= self.gpu.memory_mib and "whole" in self.host.modes and need.profile is None:
-            yield option_of("isolation", f"write 'isolation: exclusive': {self.host.name} has whole GPUs", *self._exclusive())
+            if need.profile is not None and need.memory_mib > largest and self._acceptable(replace(need, profile=None, memory_mib=largest)):
+                text = f"leave 'profile' out and ask for no more than {format_size(largest)}, the largest slice there"
+                edits = (Edit("service", service, "profile", None), Edit("service", service, "memory_mib", largest))
+                yield option_of("profile", text, *edits, more=1)
+        yield from self._not_sliced()
 
-    def _exclusive(self) -> tuple[Edit, ...]:
-        return (Edit("service", self.need.service, "isolation", "exclusive"), Edit("service", self.need.service, "compute", None))
+    def _not_sliced(self) -> Iterator[Option]:
+        """The same need with a GPU of its own, or where its host has none of these with a part of a shared one."""
+        need, host = self.need, self.host
+        without = [name for name in ("profile", "compute") if getattr(need, name) is not None]
+        if "whole" in host.modes or (self.state.cutter is None and "shared" not in host.modes):
+            if need.memory_mib <= self.gpu.memory_mib:
+                text = f"write 'isolation: exclusive'{_without(without)}: {host.name} has whole GPUs"
+                edits = [Edit("service", need.service, name, None) for name in without]
+                yield option_of("isolation", text, Edit("service", need.service, "isolation", "exclusive"), *edits)
+        elif "shared" in host.modes and 0 < need.memory_mib <= self.gpu.memory_mib - host.shared_reserve_mib:
+            edits = [Edit("service", need.service, "isolation", "shared")]
+            edits += [Edit("service", need.service, "profile", None)] if need.profile is not None else []
+            sharing = need.sharing if need.sharing in host.sharing or not host.sharing else host.sharing[0]
+            how = f" and 'sharing: {sharing}'" if sharing != need.sharing else ""
+            edits += [Edit("service", need.service, "sharing", sharing)] if how else []
+            text = f"write 'isolation: shared'{how}{_without(without[:1] if need.profile is not None else [])}: {host.name} has shared GPUs"
+            yield option_of("isolation", text, *edits)
 
     def _used(self) -> Blocker | None:
         """What others have of the GPU already."""
@@ -429,9 +483,12 @@ class _Look:
             edits = [Edit("service", need.service, "memory_mib", min(profile.memory_mib, need.memory_mib))]
             if need.profile is not None:
                 edits.append(Edit("service", need.service, "profile", profile.name))
+            size = format_size(profile.memory_mib)
             if need.compute and profile.sm < need.compute * state.cutter.sm:
-                edits.append(Edit("service", need.service, "compute", int(100 * profile.sm / state.cutter.sm) / 100))
-            text = f"ask for {profile.name} ({format_size(profile.memory_mib)}) or less: {self.where} has room for it"
+                part = int(100 * profile.sm / state.cutter.sm) / 100
+                edits.append(Edit("service", need.service, "compute", part))
+                size += f" and {part:g} of the compute"
+            text = f"ask for {profile.name} ({size}) or less: {self.where} has room for it"
             share = profile.memory_mib / max(need.memory_mib, profile.memory_mib, 1)
             yield option_of("profile" if need.profile else "memory", text, *edits, more=1 - share)
             return
@@ -439,12 +496,16 @@ class _Look:
     def _shared(self) -> Blocker | None:
         state, need, host = self.state, self.need, self.host
         if state.sharing is not None and state.sharing != need.sharing and state.tenants:
-            return self._by(tuple(sorted(state.tenants)))
+            blocker = self._by(tuple(sorted(state.tenants)))
+            if blocker is None or state.shared_refusal(need.memory_mib, need.compute or 0, state.sharing) is not None:
+                return blocker
+            return blocker._replace(options=(*blocker.options, self._shared_by(state.sharing)))
         if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None:
             return None
-        asked = self._by(tuple(sorted(state.tenants)))
+        going = self._fewest_sharers()
+        asked = self._by(going)
         options = [] if asked is None else list(asked.options)
-        cause = self._word(tuple(sorted(state.tenants)))
+        cause = self._word(going)
         if len(state.tenants) >= host.shared_max:
             more = len(state.tenants) + 1
             options.append(
@@ -472,6 +533,19 @@ class _Look:
                 )
             )
         return Blocker(cause, tuple(options))
+
+    def _fewest_sharers(self) -> tuple[str, ...]:
+        """The fewest who would leave room on a shared GPU, of as many those who are easiest to ask; all of them if that is not enough."""
+        state, need = self.state, self.need
+        turn = sorted(state.tenants, key=lambda name: (self.scene.hard_to_ask(name), self._priority(name), name))
+        lacks = need.memory_mib - state.memory_free, round((need.compute or 0) - state.compute_free, 6)
+
+        def gives(names: Iterable[str]) -> bool:
+            owners = [owner for name in names if (owner := self.scene.owner(name)) is not None]
+            return sum(each.memory_mib for each in owners) >= lacks[0] and sum(each.compute or 0 for each in owners) >= lacks[1]
+
+        ways = [*((name,) for name in turn), *(tuple(turn[:many]) for many in range(2, len(turn)))]
+        return tuple(sorted(next(filter(gives, ways), turn)))
 
     def _word(self, owners: Sequence[str]) -> str:
         if owners and all(name in self.scene.leases for name in owners):
@@ -518,3 +592,7 @@ class _Look:
             more=size,
             lost=gone,
         )
+
+
+def _without(names: Sequence[str]) -> str:
+    return f", without {' and '.join(repr(name) for name in names)}" if names else ""

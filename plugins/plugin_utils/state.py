@@ -74,10 +74,10 @@ class GpuState:
             return gpu.blocked
         if gpu.closed is not None:
             return gpu.closed
-        if gpu.pin is None and mode not in self.host.modes:
-            return f"may not be {mode} (fleet_gpu_modes)"
         if mode == "mig" and self.cutter is None:
             return "without MIG"
+        if gpu.pin is None and mode not in self.host.modes:
+            return f"may not be {mode} (fleet_gpu_modes)"
         if self.mode is not None and self.mode != mode:
             return f"{'pinned as' if gpu.pin else 'already'} {self.mode}{self._whose(told)}"
         if mode == "whole" and self.tenants:

@@ -280,3 +280,121 @@ def test_whom_no_quota_keeps_out_is_told_of_hosts_alone() -> None:
     alone = Counter(each.sentence for each in found if "quota" not in each.sentence)
     # Two for claims, which is allowed 8 memory slices, and twelve for fraud.
     assert alone == {"add 7 hosts of environment 'production', each with a free GPU (a100-sxm4-80gb)": 14}
+
+
+SHARED_ONLY, WHOLE_ONLY, MIG_ONLY = ({"modes": (mode,)} for mode in ("shared", "whole", "mig"))
+#: (the fleet, its leases, the cause, what is told first)
+FIRST: dict[str, tuple[Problem, dict[str, str], str, str]] = {
+    "a slice where GPUs are shared": (
+        problem([host(l40s(), **SHARED_ONLY)], [need()]),
+        {},
+        "profile",
+        "write 'isolation: shared': h1 has shared GPUs",
+    ),
+    "a slice where GPUs are shared in another way": (
+        problem([host(l40s(), sharing=("mps",), **SHARED_ONLY)], [need()]),
+        {},
+        "profile",
+        "write 'isolation: shared' and 'sharing: mps': h1 has shared GPUs",
+    ),
+    "a slice where GPUs are whole": (
+        problem([host(l40s(), **WHOLE_ONLY)], [need(compute=0.5)]),
+        {},
+        "profile",
+        "write 'isolation: exclusive', without 'compute': h1 has whole GPUs",
+    ),
+    "a slice where only MIG is allowed and no board has it": (
+        problem([host(l40s(), **MIG_ONLY)], [need()]),
+        {},
+        "profile",
+        "allow 'whole' in fleet_gpu_modes of h1; and write 'isolation: exclusive': h1 has whole GPUs",
+    ),
+    "a profile and more memory than any slice has": (
+        problem([host(gpu())], [need(memory_mib=85000, profile="1g.10gb")]),
+        {},
+        "profile",
+        "leave 'profile' out and ask for no more than 80384 MiB, the largest slice there",
+    ),
+    "less memory and less compute": (
+        problem(
+            [host(gpu(mig=True))],
+            [need("large", memory_mib=39000), need("small", memory_mib=19000), need("ocr", memory_mib=30720, compute=0.4)],
+            [place("large", "0:4g.40gb@0"), place("small", "0:2g.20gb@4")],
+        ),
+        {},
+        "in use",
+        "ask for 1g.20gb (19968 MiB and 0.14 of the compute) or less: h1 GPU-h1-0 has room for it",
+    ),
+    "another way of sharing": (
+        problem(
+            [host(l40s(), sharing=("mps", "time-slice"), **SHARED_ONLY)],
+            [need("other", "shared", 4000), need("ocr", "shared", 4000, sharing="mps")],
+            [place("other", "0", mode="shared")],
+        ),
+        {},
+        "in use",
+        "write 'sharing: time-slice', as GPUs of h1 are shared",
+    ),
+    "fewer GPUs": (
+        problem(
+            [host(*(gpu(number) for number in range(4)))],
+            [need("other", "exclusive"), need("ocr", "exclusive", count=4)],
+            [place("other", "1", mode="whole")],
+        ),
+        {},
+        "in use",
+        "ask for 3 GPUs in place of 4 ('count'): h1 has no more that are free",
+    ),
+    "less memory of the host, of all of its replicas": (
+        problem(
+            [host(gpu(mig=True), capacity=Resources(64, 100_000))],
+            [need(replicas=3, resources=Resources(1, 40_000))],
+        ),
+        {},
+        "host memory",
+        "ask for 33333 MiB memory in place of 40000 MiB memory: h1 has no more left",
+    ),
+    "others move before a lease is waited for": (
+        replace(
+            problem(
+                [host(gpu(0, mig=True), gpu(1, mig=True))],
+                [need("nb"), need("other"), need("ocr", memory_mib=85000)],
+                [place("nb", "0:1g.10gb@0"), place("other", "1:1g.10gb@0")],
+            ),
+            moves=3,
+        ),
+        {"nb-1": "2026-12-01"},
+        "profile",
+        "the largest slice here has 80384 MiB: ask for no more",
+    ),
+    "what a shared GPU has left": (
+        problem(
+            [host(l40s(), **SHARED_ONLY)],
+            [need("ocr", "shared", 20000, priority=50), need("high", "shared", 20000, priority=90), need("low", "shared", 21000, priority=10)],
+            [place("high", "0", mode="shared"), place("low", "0", mode="shared")],
+        ),
+        {},
+        "in use",
+        "ask for 4044 MiB or less: h1 GPU-h1-0 has no more left to share",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_what_the_owner_can_write_is_told_first_and_word_for_word(name: str) -> None:
+    asked, leases, cause, sentence = FIRST[name]
+    found = proposals(asked, leases=leases)[0]
+    assert (found.cause, found.changes[0].sentence) == (cause, sentence)
+    assert places(asked, found)
+
+
+def test_of_many_replicas_without_a_host_the_last_are_told_how_many_all_need() -> None:
+    asked = problem([host(gpu(0), gpu(1)), host(gpu(0, "h2"), name="h2")], [need(replicas=8, rules=Rules(max_per_host=1))])
+    found = proposals(asked)
+    assert [each.changes[0].sentence for each in found] == ["raise its 'max_per_host' to 2"] * 2 + ["raise its 'max_per_host' to 4"] * 4
+    assert all(places(asked, each) for each in found)
+
+
+def test_of_sharers_no_more_are_asked_to_go_than_it_takes() -> None:
+    found = proposals(FIRST["what a shared GPU has left"][0])[0]
+    assert found.changes[1].sentence == "allow fleet_preemption: low-1 would give way"
