@@ -548,7 +548,7 @@ def _help_policy(case: Case) -> Iterator[str]:
                 yield f"allow '{case.need.sharing}' in fleet_sharing of {host.host.name}"
             elif mode == "shared" and state.mode == mode and len(state.tenants) >= host.host.shared_max:
                 yield f"raise fleet_shared_max of {host.host.name}"
-            elif state.gpu.outsiders and state.mode is None:
+            elif state.gpu.outsiders and not state.tenants and not state.owners:
                 yield f"stop {state.gpu.outsiders[0]} on {host.host.name} {state.gpu.short}, or run playbook adopt"
 
 

@@ -357,7 +357,7 @@ class _Look:
             yield Blocker("cordon", (option_of("uncordon", text, Edit("gpu", gpu.uuid, "cordoned", False)),))
         others = [name for one in gpu.instances for name in one.outsiders] if self.mode != "mig" else []
         busy = [*gpu.outsiders, *others]
-        if busy and self.state.mode is None:
+        if busy and not self.state.tenants and not self.state.owners:
             quiet = tuple(replace(one, outsiders=()) for one in gpu.instances) if others else gpu.instances
             edits = (Edit("gpu", gpu.uuid, "outsiders", ()), Edit("gpu", gpu.uuid, "instances", quiet))
             yield Blocker("outsider", (option_of("outsider", f"stop {busy[0]} on {self.where}, or run playbook adopt", *edits),))

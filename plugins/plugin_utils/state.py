@@ -87,7 +87,7 @@ class GpuState:
                 return f"may not be shared by {sharing} (fleet_sharing)"
             return f"{'pinned as' if gpu.pin else 'already'} shared by {self.sharing}{self._whose(told)}"
         busy = [*gpu.outsiders, *(name for each in gpu.instances if mode != "mig" for name in each.outsiders)]
-        if busy and self.mode is None:
+        if busy and not self.tenants and not self.owners:
             return f"busy with {busy[0] if told else 'somebody'}, which is in no plan"
         return None
 

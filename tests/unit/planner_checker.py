@@ -429,7 +429,7 @@ class _Judge:
             if mode == "shared" and ((need.sharing == "mps" and gpu.uuid not in homes) or sizes - {gpu.memory_mib}):
                 continue
             # Who computes on a GPU without being in a plan keeps it from what is not decided yet.
-            known = dataclasses.replace(gpu, outsiders=()) if used or gpu.pin else gpu
+            known = dataclasses.replace(gpu, outsiders=()) if used else gpu
             if mode == "mig":
                 yield from (((gpu.uuid,), one) for one in self._slices_for_one_more(host, known, wanted, used, planned))
             elif self._gpu_has_room(host, known, wanted, [], [place for place in there if place.host == host.name]):

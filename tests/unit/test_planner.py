@@ -367,6 +367,15 @@ def test_nothing_is_put_where_it_may_not_be(world: Host) -> None:
     assert plan(problem([world], [need(models=("a100",), not_models=("40GB",))])) == {}
 
 
+@pytest.mark.parametrize(("mode", "isolation"), [("whole", "exclusive"), ("shared", "shared")])
+def test_a_pin_gives_nobody_a_gpu_on_which_somebody_computes_who_is_in_no_plan(mode: t.Any, isolation: str) -> None:
+    asked = problem([host(gpu(pin=Pin(mode), outsiders=("someone",)))], [need(isolation=isolation)])
+    solution = make_plan(asked)
+    assert solution.placements == ()
+    assert "busy with someone" in solution.unplaced[0].reason
+    assert plan(replace(asked, hosts=(host(gpu(pin=Pin(mode))),))) == {"ocr-1": "h1/0"}
+
+
 def test_a_model_is_found_by_a_part_of_its_name_in_any_case() -> None:
     assert plan(problem([host(gpu(0), l40s(1), modes=("whole",))], [need(isolation="exclusive", models=("SXM4",))])) == {"ocr-1": "h1/0"}
 

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain,
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import NO_SOLVER, proof_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program, together
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import stand
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet
 from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100, gpu, host, l40s, need, place, problem
@@ -235,3 +236,31 @@ def test_gpus_that_have_no_room_do_not_make_the_program_large(monkeypatch: pytes
     proof = make_plan(wished).proof
     assert proof is not None
     assert (proof.unproven, proof.solver) == ("", program.version())
+
+
+def test_the_gpus_of_one_replica_are_of_one_host_in_the_program_too() -> None:
+    """A replica of four GPUs that no host has promises nothing and is in nobody's way, and one more GPU serves no fewer."""
+    needs = [
+        need("big", "exclusive", priority=80, count=4),
+        need("part", memory_mib=15000),
+        need("small", memory_mib=9000, replicas=2),
+        need("whole", "exclusive", memory_mib=40000, replicas=4),
+    ]
+    others = [host(gpu(0, "h2"), name="h2"), host(gpu(0, "h3"), name="h3")]
+    served = []
+    for first in ((gpu(0),), (gpu(0), gpu(1))):
+        solution = make_plan(problem([host(*first), *others], needs))
+        served.append(len(solution.placements))
+        assert solution.proof is not None
+        assert 80 not in dict(solution.proof.more)
+    assert served == [5, 6]
+
+
+def test_the_order_in_which_a_host_names_its_modes_changes_nothing() -> None:
+    found = []
+    for turn in (1, -1):
+        modes, sharing = ("mig", "shared", "whole")[::turn], ("mps", "time-slice")[::turn]
+        hosts = [host(l40s(0, name), name=name, modes=modes, sharing=sharing) for name in ("h1", "h2")]
+        hosts[1] = replace(hosts[1], modes=("mig", "shared", "whole"))
+        found.append(together._classes(list(Fleet(problem(hosts, ())).hosts.values()), []))
+    assert [len(each) for each in found] == [1, 1]

@@ -241,7 +241,7 @@ class _Model:
         elif need.isolation == "exclusive":
             if "whole" in group.rows and state.gpu.memory_mib >= need.memory_mib:
                 charge = whole_charge([(state.gpu.board, state.gpu.memory_mib)] * need.count)
-                room = self._joined_room(need, state, hosts) if must_join(need) else len(kind.members)
+                room = self._room(need, state, hosts)
                 if room:
                     self._column(kind, group, None, {group.rows["whole"]: need.count}, charge, room)
         elif (row := f"{need.sharing} {need.memory_mib} {need.compute or 0}") in group.rows:
@@ -251,14 +251,15 @@ class _Model:
             takes = {group.rows[f"{need.sharing} {what}"]: much for what, much in taken.items()}
             self._column(kind, group, None, takes, share_charge(state.gpu.board, need.memory_mib))
 
-    def _joined_room(self, need: Need, like: GpuState, hosts: HostClass) -> int:
-        """How many replicas the hosts have room for at most on GPUs like this one that NVLink joins with each other."""
+    def _room(self, need: Need, like: GpuState, hosts: HostClass) -> int:
+        """How many replicas the hosts have room for at most on GPUs like this one, all of one replica on one host."""
 
         def same(state: GpuState) -> bool:
             one, other = state.gpu, like.gpu
             return (one.board, one.memory_mib) == (other.board, other.memory_mib) and state.refusal("whole") is None
 
-        return sum(most_sets([state for state in host.gpus if same(state)], need.count) for host in hosts.hosts)
+        most = most_sets if must_join(need) else lambda states, count: len(states) // count
+        return sum(most([state for state in host.gpus if same(state)], need.count) for host in hosts.hosts)
 
     def _acceptable(self, state: GpuState, need: Need) -> tuple[str, ...]:
         """Profiles that serve a need; where the GPU may be cut anew, without those in whose place a smaller one could stand as well."""
@@ -428,7 +429,8 @@ def _classes(hosts: Sequence[HostState], kinds: Sequence[Kind]) -> list[HostClas
     for host in hosts:
         one = host.host
         classes = tuple(sorted(asked.intersection(one.data_classes)))
-        policy = (one.environment, classes, one.modes, one.sharing, one.shared_max, one.shared_reserve_mib, one.shared_compute)
+        modes, sharing = tuple(sorted(one.modes)), tuple(sorted(one.sharing))
+        policy = (one.environment, classes, modes, sharing, one.shared_max, one.shared_reserve_mib, one.shared_compute)
         # The gate speaks of hosts by name.
         gate = one.name if any(name == one.name for name, _board in barred) else ""
         content = tuple(sorted({_likeness(state) for state in host.gpus}, key=repr))
