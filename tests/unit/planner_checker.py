@@ -121,7 +121,7 @@ class _Judge:
             self.say(place, "was put on a cordoned GPU")
         if not gpu.pin and place.mode not in host.modes:
             self.say(place, "is in a mode that the host does not allow")
-        if gpu.pin and (gpu.pin.mode != place.mode or (place.slice and place.slice not in gpu.pin.slices)):
+        if gpu.pin and (gpu.pin.mode != place.mode or (place.slice and decided(gpu) and place.slice not in gpu.pin.slices)):
             self.say(place, "is against the pinned layout")
         if (host.name, gpu.board) in need.bars and (need.service in self.problem.changed or not self.kept(place)):
             self.say(place, f"is on board {gpu.board} of {host.name}, which the compatibility gate refuses")
@@ -166,14 +166,14 @@ class _Judge:
             if why := impossible(gpu.geometry, layout.slices):
                 self.wrong.append(f"{key}: {why}")
             needed = {place.slice for place in owned}
-            if not gpu.pin:
+            if not decided(gpu):
                 needed |= {each.slice for each in gpu.instances if each.outsiders}
                 if any(one not in needed and one not in {each.slice for each in gpu.instances} for one in layout.slices):
                     self.wrong.append(f"{key}: a slice is made that nobody needs")
                 for each in gpu.instances:
                     if each.slice not in layout.slices and not impossible(gpu.geometry, (*layout.slices, each.slice)):
                         self.wrong.append(f"{key}: {each.slice} is dropped without need")
-            if needed - set(layout.slices) or (gpu.pin and set(gpu.pin.slices) != set(layout.slices)):
+            if needed - set(layout.slices) or (decided(gpu) and set(gpu.pin.slices) != set(layout.slices)):
                 self.wrong.append(f"{key}: slices are missing from the layout")
 
     # No host gives more than it has, and no port twice.
@@ -460,7 +460,7 @@ class _Judge:
                     yield from (one for one in free if (one.start, one.profile) == new)
                     continue
                 there = any((one.start, one.profile) == new for one in every)
-                if not gpu.pin and not there and not impossible(gpu.geometry, (*every, new)):
+                if not decided(gpu) and not there and not impossible(gpu.geometry, (*every, new)):
                     yield new
 
     def _has_room(self, host: t.Any, need: t.Any, own: list[t.Any]) -> bool:
@@ -528,7 +528,7 @@ class _Judge:
                 continue
             for start in profile.starts:
                 new = type(gpu.instances[0].slice)(start, profile.name) if gpu.instances else Spot(start, profile.name)
-                if gpu.pin:
+                if decided(gpu):
                     free = [(one.start, one.profile) for one in gpu.pin.slices if one not in owned and one not in held]
                     if (new.start, new.profile) in free:
                         return True
@@ -537,6 +537,11 @@ class _Judge:
                 elif not impossible(gpu.geometry, (*owned, *held, new)):
                     return True
         return False
+
+
+def decided(gpu: t.Any) -> bool:
+    """Has the platform said which slices there are? Where it has said the mode alone, they are cut as on any GPU."""
+    return bool(gpu.pin) and not gpu.pin.cuts
 
 
 class _More(t.NamedTuple):

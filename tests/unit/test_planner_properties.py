@@ -67,8 +67,9 @@ def gpus(draw: st.DrawFn, name: str, number: int) -> Gpu:
         more.update(geometry=A30, board="a30", memory_mib=24576)
     layouts: t.Any = PLAIN_A100 if kind == "a100" else valid_layouts(geometry)
     layout = draw(st.one_of(st.just(()), st.sampled_from(layouts)))
-    if draw(st.integers(0, 9)) == 0:
-        more["pin"] = Pin("mig", draw(st.sampled_from(layouts)))
+    pinned = draw(st.integers(0, 9))
+    if pinned < 2:
+        more["pin"] = Pin("mig", cuts=True) if pinned else Pin("mig", draw(st.sampled_from(layouts)))
     more["instances"] = tuple(_instance(one, draw(st.integers(0, 7))) for one in layout)
     return gpu(number, name, **{**more, "mig": bool(layout) or draw(st.booleans())})
 
