@@ -270,7 +270,7 @@ class Room:
             if key is None or key[0] == need.service or key[0] in need.rules.together:
                 return False
             theirs = draft.needs[key[0]].priority
-            return theirs < priority if force else theirs <= priority and key[0] not in draft.problem.changed
+            return theirs < priority if force else theirs <= priority
 
         there = self._there(host)
         rules = self._in_the_way(host, need, there)

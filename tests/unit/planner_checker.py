@@ -15,6 +15,7 @@ import typing as t
 from ansible_collections.gpuops.fleet.tests.unit.planner_board_checker import (
     Spot,
     all_linked,
+    decided,
     impossible,
     linked,
     not_plain,
@@ -356,7 +357,7 @@ class _Judge:
                 self.say(each, "was not displaced at all, or must not be")
             if (each.way == "preempted" and (need.priority >= by.priority or not self.problem.preemption)) or need.priority > by.priority:
                 self.say(each, f"gave way to {each.by}, which has no right to it")
-            if each.way == "moved" and (each.service in self.problem.changed or not here or not self.problem.moves):
+            if each.way == "moved" and (not here or not self.problem.moves):
                 self.say(each, "moved and should not have")
             if each.way == "moved" and need.move_cost > self.problem.moves:
                 self.say(each, "moved, which costs more than may be")
@@ -537,11 +538,6 @@ class _Judge:
                 elif not impossible(gpu.geometry, (*owned, *held, new)):
                     return True
         return False
-
-
-def decided(gpu: t.Any) -> bool:
-    """Has the platform said which slices there are? Where it has said the mode alone, they are cut as on any GPU."""
-    return bool(gpu.pin) and not gpu.pin.cuts
 
 
 class _More(t.NamedTuple):

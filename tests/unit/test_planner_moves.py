@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import why_not
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Placement, Problem, Resources, Rules, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Placement, Problem, Resources, Rules, Solution, planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import Order, order
 from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
@@ -97,16 +97,23 @@ def test_two_move_where_two_have_another_place_however_many_single_ones_have_non
 @pytest.mark.parametrize(
     "more",
     [
-        {"changed": frozenset(["aa", "bb", "cc", "dd"])},
         {"needs": tuple(replace(each, adopted=each.service != "large") for each in scattered().needs)},
         {"needs": tuple(replace(each, priority=60 if each.service != "large" else 50) for each in scattered().needs)},
     ],
-    ids=["changed", "adopted", "of higher priority"],
+    ids=["adopted", "of higher priority"],
 )
 def test_who_must_not_move_does_not(more: dict[str, t.Any]) -> None:
     places, left, _solution = solved(scattered(moves=3, **more))
     assert "large-1" not in places
     assert left == []
+
+
+def test_whose_manifest_has_just_changed_moves_now_and_not_in_the_next_run() -> None:
+    given_ = scattered(moves=3, changed=frozenset(["aa", "bb", "cc", "dd"]))
+    places, left, solution = solved(given_)
+    assert "3g.40gb" in places["large-1"]
+    assert [way for _name, _by, way in left] == ["moved"]
+    assert solved(planned(given_, solution))[:2] == (places, [])
 
 
 def test_nobody_moves_for_a_replica_that_leaves_a_drained_gpu() -> None:
