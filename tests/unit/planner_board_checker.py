@@ -63,3 +63,8 @@ def all_linked(gpus: t.Sequence[t.Any]) -> bool:
 def not_plain(gpu: t.Any, new: t.Any) -> bool:
     """Is this slice there, and nothing that could be given away as it is?"""
     return any((each.slice.start, each.slice.profile) == (new.start, new.profile) and not each.plain for each in gpu.instances)
+
+
+def decided(gpu: t.Any) -> bool:
+    """Has the platform said which slices there are? Where it has said the mode alone, they are cut as on any GPU."""
+    return bool(gpu.pin) and not gpu.pin.cuts
