@@ -38,10 +38,13 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     Spot,
     and_words,
     asks_otherwise,
+    cause_of,
     choices_of,
     combined,
+    eased,
     edited,
     named,
+    without,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 
@@ -254,7 +257,7 @@ class Search:
             return "host down", [], ""
         scene, number = self._scene_of(need, replicas[0])
         spots = scene.spots(need, f"{need.service}-{number}")
-        found = [(spot.cause, combined(spot, choice)) for spot in spots[:4] for choice in choices_of(spot)]
+        found = [(spot.cause, combined(spot.host, choice)) for spot in spots[:4] for choice in choices_of(spot)]
         cause = self._binding(need, spots)
         if cause in ("in use", "priority", "lease") and self.now.moves < 8:
             found.append((cause, Option("moves", COSTS["moves"], "", (Edit("fleet", "", "moves", 8),))))
@@ -321,16 +324,16 @@ class Search:
         for cause, option in options[: TRIES // 2]:
             raised = self.raised(need, True, option.edits)
             if raised is not None:
-                mild = None if option.mild is None else combined(Spot("", ()), (raised, option.mild))
-                yield cause, combined(Spot("", ()), (raised, option))._replace(mild=mild)
+                yield cause, combined("", (("quota", raised), *(option.parts or ((cause, option),))))
 
-    def raised(self, need: Need, moves: bool, edits: Iterable[Edit] = ()) -> Option | None:
+    def raised(self, need: Need, moves: bool, edits: Sequence[Edit] = ()) -> Option | None:
         """The team's quota, and its workspace's, as they have to be for the service, and whoever comes before it, to have a place.
 
         ``moves``: others may move for them. ``edits``: what else is changed.
         """
         freed = self.books.without({need.team})
-        problem = edited(replace(self.reduced(need, None), quotas=freed), edits)
+        asked = replace(need, rules=eased(need, edits).rules)
+        problem = edited(replace(self.reduced(asked, None), quotas=freed), edits)
         solution = self.plan(problem if moves else replace(problem, moves=0))
         new = [] if solution is None else [place for place in solution.placements if (place.service, place.replica) not in self.placed]
         return self.books.raised(need, new) if any(place.service == need.service for place in new) else None
@@ -350,7 +353,8 @@ class Search:
             if option.mild is not None and (self.now.moves or not losers):
                 # Nobody has to give way after all, or others may move instead: the rest of it may do.
                 least, also, _nobody = self._proved(need, option.mild, targets)
-                change, now = (least, also) if least is not None and served <= also else (change, now)
+                change, now, option = (least, also, option.mild) if least is not None and served <= also else (change, now, option)
+            change, now, cause = self._least(need, option, change, now, targets, cause)
             if found and change.kind == found[0].kind:
                 continue
             found.append(change)
@@ -358,6 +362,22 @@ class Search:
                 break
             word, served, kind = cause, now, option.kind
         return _First(tuple(found), served, word, kind)
+
+    def _least(
+        self, need: Need, option: Option, change: Change, served: set[int], targets: Sequence[int], cause: str
+    ) -> tuple[Change, set[int], str]:
+        """The change, whom it serves and the cause, without those of its parts that it can do without: each is left out once.
+
+        What is in the way of one place may not be of the others that there are then, or may go with something else that is in the way.
+        """
+        for _cause, part in sorted(option.parts, key=lambda each: (-each[1].cost, each[1].text)):
+            if len(option.parts) == 1:
+                break
+            rest = without(option, part)
+            least, also, _losers = self._proved(need, rest, targets)
+            if least is not None and served <= also and set(least.lost) <= set(change.lost):
+                option, change, served, cause = rest, least, also, cause_of(rest.parts)
+        return change, served, cause
 
     def _proved(self, need: Need, option: Option, targets: Sequence[int]) -> tuple[Change | None, set[int], list[str]]:
         """As :meth:`_tried`, if it holds in the whole fleet; and who loses a place by it there."""
@@ -447,7 +467,8 @@ class Search:
 
         Whoever has a place on a host that is left out keeps it, as in every run that does not see a host.
         """
-        before = self._before(need)
+        # Whom it goes together with has to be there first, whatever comes before.
+        before = self._before(need).union(self.missing.keys() & set(need.rules.together))
         here = (
             set(self.trimmed)
             if hosts is None

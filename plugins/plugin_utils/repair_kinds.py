@@ -112,7 +112,8 @@ class Option(t.NamedTuple):
     """One way to take one thing out of the way.
 
     ``lost``: replicas that give their place away for it, by name; ``host``: where the place would be, '' for anywhere; ``mild``: the same
-    without those of its parts by which somebody loses a place, where there are others.
+    without those of its parts by which somebody loses a place, where there are others. ``parts``: what it is made of, for each thing that is
+    in the way (a word of :data:`CAUSES`) one.
     """
 
     kind: str
@@ -122,6 +123,11 @@ class Option(t.NamedTuple):
     lost: tuple[str, ...] = ()
     host: str = ""
     mild: Option | None = None
+    parts: Parts = ()
+
+
+#: (What is in the way, what takes it away).
+Parts = tuple[tuple[str, Option], ...]
 
 
 class Blocker(t.NamedTuple):
@@ -149,9 +155,14 @@ class Spot(t.NamedTuple):
 
     @property
     def cause(self) -> str:
-        """What of the service itself its GPUs have not, if there is anything; else the thing that costs most."""
-        own = [blocker for blocker in self.blockers if blocker.cause in OF_THE_NEED]
-        return max(own or self.blockers, key=lambda blocker: (blocker.best.cost, CAUSES.index(blocker.cause))).cause
+        """As :func:`cause_of`."""
+        return cause_of([(blocker.cause, blocker.best) for blocker in self.blockers])
+
+
+def cause_of(parts: Iterable[tuple[str, Option]]) -> str:
+    """What of the service itself its GPUs have not, if there is anything; else the thing that costs most."""
+    known = [(option.cost, CAUSES.index(cause), cause) for cause, option in parts]
+    return max([each for each in known if each[-1] in OF_THE_NEED] or known)[-1]
 
 
 def option_of(kind: str, text: str, *edits: Edit, more: float = 0, lost: Iterable[str] = ()) -> Option:
@@ -225,34 +236,43 @@ def _with_gpu(host: Host, uuid: str, field: str, value: t.Any) -> Host:
     return replace(host, gpus=tuple(replace(gpu, **{field: value}) if gpu.uuid == uuid else gpu for gpu in host.gpus))
 
 
-def choices_of(spot: Spot) -> Iterator[tuple[Option, ...]]:
+def choices_of(spot: Spot) -> Iterator[Parts]:
     """The cheapest way for each blocker, and for a place with one of them every way."""
     if len(spot.blockers) == 1:
-        yield from ((option,) for option in spot.blockers[0].options)
+        yield from (((spot.blockers[0].cause, option),) for option in spot.blockers[0].options)
     elif spot.blockers:
-        yield tuple(blocker.best for blocker in spot.blockers)
+        yield tuple((blocker.cause, blocker.best) for blocker in spot.blockers)
 
 
 def named(option: Option, service: str) -> Option:
     """An option that was found for all that ask for the same, for one of them."""
     edits = tuple(edit._replace(name=service) if (edit.part, edit.name) == ("service", SELF) else edit for edit in option.edits)
-    return option._replace(edits=edits, mild=None if option.mild is None else named(option.mild, service))
+    mild = None if option.mild is None else named(option.mild, service)
+    return option._replace(edits=edits, mild=mild, parts=tuple((cause, named(part, service)) for cause, part in option.parts))
 
 
-def combined(spot: Spot, choice: Sequence[Option]) -> Option:
+def combined(host: str, choice: Parts) -> Option:
     """All that has to be done for one place, as one option, under the name of the dearest. What a later one does again is left out."""
-    options: list[Option] = []
+    parts: list[tuple[str, Option]] = []
     known: set[tuple[str, str, str]] = set()
-    for option in reversed(choice):
-        touched = {edit[:3] for edit in option.edits}
+    for part in reversed(choice):
+        touched = {edit[:3] for edit in part[1].edits}
         if not touched <= known:
-            options.insert(0, option)
+            parts.insert(0, part)
             known |= touched
+    options = [option for _cause, option in parts]
     dearest = max(options, key=lambda option: (option.cost, option.text))
     edits = tuple(edit for option in options for edit in option.edits)
-    lost = tuple(sorted({name for option in choice for name in option.lost}))
+    lost = tuple(sorted({name for _cause, option in choice for name in option.lost}))
     text = "; and ".join(dict.fromkeys(option.text for option in options))
-    gentle = [option for option in options if not option.lost and LOSERS not in option.text]
+    gentle = tuple((cause, option) for cause, option in parts if not option.lost and LOSERS not in option.text)
     # Nobody gives way where others move, on whatever host.
-    mild = combined(spot, gentle)._replace(host="") if 0 < len(gentle) < len(options) else None
-    return Option(dearest.kind, sum(option.cost for option in options), text, edits, lost, spot.host, mild)
+    mild = combined("", gentle) if 0 < len(gentle) < len(options) else None
+    return Option(dearest.kind, sum(option.cost for option in options), text, edits, lost, host, mild, tuple(parts))
+
+
+def without(option: Option, part: Option) -> Option:
+    """The option without one of its parts. Who gives way for that one may still have to for the others."""
+    rest = combined(option.host, tuple(each for each in option.parts if each[1] != part))
+    again = LOSERS if LOSERS in part.text and LOSERS not in rest.text else ""
+    return rest._replace(text=rest.text + again, lost=option.lost if again else rest.lost)

@@ -398,3 +398,32 @@ def test_of_many_replicas_without_a_host_the_last_are_told_how_many_all_need() -
 def test_of_sharers_no_more_are_asked_to_go_than_it_takes() -> None:
     found = proposals(FIRST["what a shared GPU has left"][0])[0]
     assert found.changes[1].sentence == "allow fleet_preemption: low-1 would give way"
+
+
+def test_of_several_things_in_the_way_none_is_told_that_goes_with_another() -> None:
+    asked = problem([host(gpu(), **WHOLE_ONLY)], [need("store"), need(rules=Rules(together=("store",)))])
+    found = proposals(asked)
+    assert {(each.service, each.cause, each.sentence) for each in found} == {
+        (service, "policy mode", "allow 'mig' in fleet_gpu_modes of h1") for service in ("store", "ocr")
+    }
+    assert all(places(asked, each) for each in found)
+
+
+def test_whoever_gives_way_is_named_though_it_is_not_for_the_service_that_they_do() -> None:
+    """With MIG the higher one takes the GPU, and the service has a slice beside it: it needs no higher priority of its own."""
+    needs = [need("low", "exclusive", priority=20), need("high", priority=50), need("ocr", priority=20)]
+    asked = replace(problem([host(gpu(), **WHOLE_ONLY)], needs, [place("low", "0", mode="whole")]), preemption=True)
+    found = next(each for each in proposals(asked) if each.service == "ocr")
+    assert (found.cause, found.changes[0].sentence) == ("policy mode", "allow 'mig' in fleet_gpu_modes of h1: low-1 would give way")
+    assert found.changes[0].lost == ("low-1",)
+    assert places(asked, found)
+
+
+def test_a_part_stays_where_more_would_have_to_go_without_it() -> None:
+    """One of two that keep away from it has to go for its GPU; the other need not, if they may be on one host."""
+    rules = Rules(max_per_gpu=1)
+    needs = [need("old", "exclusive", replicas=2, priority=20, rules=rules), need(rules=Rules(apart=("old",)), priority=20)]
+    before = [place("old", "0", mode="whole"), place("old", "1", mode="whole", replica=2)]
+    (found,) = proposals(problem([host(gpu(0), gpu(1))], needs, before))
+    assert found.changes[0].sentence.endswith("; and let it be on one host with old ('apart')")
+    assert len(found.changes[0].lost) == 1
