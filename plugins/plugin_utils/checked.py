@@ -37,9 +37,11 @@ except ImportError as error:
     AfterValidator = BeforeValidator = ConfigDict = Field = model_validator = _nothing  # type: ignore[assignment, misc]
 
 __all__ = [
+    "MOST_MIB",
     "AfterValidator",
     "BaseModel",
     "BeforeValidator",
+    "ConfigDict",
     "Field",
     "Size",
     "Strict",
@@ -55,6 +57,8 @@ Model = t.TypeVar("Model", bound="BaseModel")
 
 _SIZE = re.compile(r"^([0-9]+(?:\.[0-9]+)?) ?(MiB|GiB)$")
 SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)? ?(MiB|GiB)$"
+
+_LONG = 10**60
 
 # 1 EiB: far more than any GPU, host or disk has.
 MOST_MIB = 2**40
@@ -76,7 +80,7 @@ def parse_size(value: object) -> int:
     :raises Wrong: not such a text, or not a whole number of MiB.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise Wrong(f"{value} has no unit", f"write '{value} MiB' or '{value} GiB'")
+        raise Wrong(f"{describe(value)} has no unit", f"write '{value} MiB' or '{value} GiB'" if abs(value) < _LONG else "write '8 GiB'")
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if not found:
         raise Wrong(f"{describe(value)} is not a size", "write a number with MiB or GiB, such as '512 MiB' or '1.5 GiB'")
@@ -170,7 +174,8 @@ def _limit(kind: str, context: Mapping[str, t.Any], message: str) -> str:
     words = {"greater_than_equal": ("ge", "at least"), "less_than_equal": ("le", "at most"), "greater_than": ("gt", "more than")}
     if kind in words:
         key, text = words[kind]
-        return f"it must be {text} {context[key]:g}"
+        limit = context[key]
+        return f"it must be {text} {limit if isinstance(limit, int) else format(limit, 'g')}"
     if kind in ("too_short", "string_too_short"):
         return f"it needs at least {context['min_length']}"
     if kind in ("too_long", "string_too_long"):
@@ -224,5 +229,7 @@ def describe(value: object) -> str:
         return "a mapping"
     if isinstance(value, list | tuple):
         return "a list"
+    if isinstance(value, int) and abs(value) >= _LONG:  # Python itself refuses to write numbers of more than 4300 digits
+        return "a number of more than 60 digits"
     text = f"'{value}'" if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else text[:56] + "...'"

@@ -13,9 +13,10 @@ import typing as t
 from collections.abc import Collection, Iterable, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import name_parts
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import GB_TOLERANCE_PERCENT, name_parts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import memory
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
+    MOST_MIB,
     AfterValidator,
     Field,
     Size,
@@ -44,6 +45,18 @@ RESERVED_ENV = (
     "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
 )
+
+# Of a model. The largest that are published have some 10^13 parameters, hundreds of layers and heads, contexts of 10^7 tokens: the
+# bounds lie a hundred times above. What is beyond is a slip of the pen (parameters times a billion), and no number to compute with.
+MOST_PARAMETERS = 1e15
+MOST_LAYERS = MOST_HEADS = 100_000
+MOST_WIDTH = 1_000_000
+MOST_TOKENS = 10**10
+MOST_REQUESTS = 10**6
+# Numbers of 16 bytes are the widest that any hardware computes with.
+MOST_BYTES = 16
+# A lease is of 366 days at most; what is extended ends no later than so many days from then, and its notice cannot come before.
+MOST_LEASE_DAYS = 366
 
 # Checks take the whole of a text (fullmatch): to match() alone, '$' is also the place before a line break at the end.
 NAME = re.compile(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$")
@@ -160,7 +173,25 @@ class Gpu(Strict):
             raise Wrong("one GPU is joined with nobody", "write a 'count' of 2 or more, or no nvlink", "nvlink")
         if self.compute is not None and self.isolation == "exclusive":
             raise Wrong("a whole GPU has all of its compute", "leave 'compute' out, or choose 'slice' or 'shared'", "compute")
+        self._some_board_is_left()
+        if self.profile is not None and self.memory is not None and _has_less(self.profile, self.memory):
+            wrong = f"{memory.format_size(self.memory)} is more than a slice {self.profile} has"
+            raise Wrong(wrong, "ask for less, or for a larger profile, or leave one of the two out", "memory")
         return self
+
+    def _some_board_is_left(self) -> None:
+        """Words are parts of names: whatever has 'a100-sxm4' in its name has 'a100' too."""
+        never = [word.lower() for word in self.not_models]
+        if self.models and all(any(no in word.lower() for no in never) for word in self.models):
+            at = next(index for index, no in enumerate(never) if no in self.models[0].lower())
+            wrong = f"'{self.not_models[at]}' takes away what 'models' allows, and no board is left"
+            raise Wrong(wrong, "take it out of one of 'models' and 'not_models'", "not_models", at)
+
+
+def _has_less(profile: str, mib: int) -> bool:
+    """Has no slice of this name so much? Its GB are rounded, and one board's spelling of it finds another's."""
+    percent = 100 - GB_TOLERANCE_PERCENT
+    return mib * percent > (name_parts(profile)[1] * 100 + percent) * 1024
 
 
 class Host(Strict):
@@ -208,16 +239,20 @@ class Volume(Strict):
 class ModelNeed(Strict):
     """A language model, for the memory estimate and the serving runtime."""
 
-    parameters: float = Field(gt=0, description="count")
-    bytes_per_parameter: float = Field(gt=0, description="2 for bf16 and fp16, 1 for fp8 and int8, 0.5 for int4")
-    layers: int = Field(ge=1)
-    kv_heads: int | None = Field(default=None, ge=1)
-    head_dim: int | None = Field(default=None, ge=1)
-    kv_rank: int | None = Field(default=None, ge=1, description="of a compressed cache (MLA): kv_lora_rank of its config.json")
-    rope_dim: int | None = Field(default=None, ge=1, description="of a compressed cache: qk_rope_head_dim of its config.json")
-    kv_bytes: float = Field(default=2.0, gt=0, description="bytes of one element of the KV cache")
-    context: int = Field(ge=1, description="tokens of one request")
-    concurrency: int = Field(default=1, ge=1, description="requests held at once")
+    parameters: float = Field(gt=0, le=MOST_PARAMETERS, description="count")
+    bytes_per_parameter: float = Field(gt=0, le=MOST_BYTES, description="2 for bf16 and fp16, 1 for fp8 and int8, 0.5 for int4")
+    layers: int = Field(ge=1, le=MOST_LAYERS)
+    kv_heads: int | None = Field(default=None, ge=1, le=MOST_HEADS)
+    head_dim: int | None = Field(default=None, ge=1, le=MOST_WIDTH)
+    kv_rank: int | None = Field(
+        default=None, ge=1, le=MOST_WIDTH, description="of a compressed cache (MLA): kv_lora_rank of its config.json"
+    )
+    rope_dim: int | None = Field(
+        default=None, ge=1, le=MOST_WIDTH, description="of a compressed cache: qk_rope_head_dim of its config.json"
+    )
+    kv_bytes: float = Field(default=2.0, gt=0, le=MOST_BYTES, description="bytes of one element of the KV cache")
+    context: int = Field(ge=1, le=MOST_TOKENS, description="tokens of one request")
+    concurrency: int = Field(default=1, ge=1, le=MOST_REQUESTS, description="requests held at once")
     name: Line | None = Field(default=None, description="served name; the service's own if left out")
     path: StorePath | None = Field(default=None, description="below the host's model store; the served name if left out")
 
@@ -228,6 +263,13 @@ class ModelNeed(Strict):
             raise Wrong(
                 "it does not say what its KV cache holds", "write kv_heads and head_dim, or kv_rank and rope_dim where it is compressed"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_held(self) -> ModelNeed:
+        if memory.model_mib(self.model_dump()) > MOST_MIB:
+            wrong = "weights and cache are too large to be true"
+            raise Wrong(wrong, f"together they may take at most {memory.format_size(MOST_MIB)}: look at each of the numbers")
         return self
 
     @model_validator(mode="after")
@@ -349,8 +391,8 @@ class Rollout(Strict):
 class LeaseNeed(Strict):
     """For how long a notebook or a preview may hold its GPU."""
 
-    days: float = Field(gt=0, le=366, description="from its first start")
-    notice_hours: float = Field(default=24, ge=0, description="how long before its end the notice is given")
+    days: float = Field(gt=0, le=MOST_LEASE_DAYS, description="from its first start")
+    notice_hours: float = Field(default=24, ge=0, le=24 * MOST_LEASE_DAYS, description="how long before its end the notice is given")
     idle_minutes: int | None = Field(default=None, ge=5, description="it ends earlier when its GPU was idle for so long")
     idle_below: float = Field(default=0.05, gt=0, lt=1, description="share of the GPU's time below which it is idle")
 
