@@ -17,6 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import mps_
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import surge_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.claims import only_watches
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.facts_form import check_form
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, PlacementRules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Layout, Policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
@@ -44,7 +45,7 @@ Facts = Mapping[str, t.Any]
 
 
 def check_facts(host: str, facts: object) -> Facts:
-    """:raises FleetError: these are no host facts, or of another version than this code reads."""
+    """:raises FleetError: these are no host facts, of another version than this code reads, or damaged."""
     if not isinstance(facts, Mapping) or "schema" not in facts:
         raise FleetError(
             "these are not host facts", file=f"host {host}", field="facts", hint="give what gpuops.fleet.gpu_info returns as 'facts'"
@@ -57,6 +58,7 @@ def check_facts(host: str, facts: object) -> Facts:
             raise FleetError(
                 f"'{part}' is missing", file=f"host {host}", field="facts", hint="give what gpuops.fleet.gpu_info returns as 'facts'"
             )
+    check_form(host, facts)
     return facts
 
 

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import facts, plan_re
 from ansible_collections.gpuops.fleet.plugins.module_utils.facts import Options, collect
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts
 from test_engine import INFO, Server, detail, request, serve
 from test_host import write
 
@@ -369,6 +370,15 @@ def test_a_lost_gpu_is_an_answer_and_hides_no_other(fleet_host: MakeHost, option
 def kernel_list(options: Options, gpus: list[Facts]) -> None:
     for gpu in gpus:
         write(Path(options.proc_root) / "driver/nvidia/gpus" / gpu["pci"] / "information", f"Model: x\nGPU UUID: \t {gpu['uuid']}\n")
+
+
+def test_facts_of_a_host_are_none_that_a_plan_calls_damaged(fleet_host: MakeHost, options: Options) -> None:
+    host = fleet_host(H100, L40S)
+    slices(0, 3)
+    host.simctl("lose", "--gpu", "1")
+    read = collect(replace(options, gather=frozenset({"holders", "containers"})))
+    assert [gpu["state"] for gpu in read["gpus"]].count("lost") == 1
+    assert check_facts("h1", json.loads(json.dumps(read)))["gpus"][0]["mig"]["instances"]
 
 
 def test_a_lost_gpu_is_named_by_what_the_kernel_driver_still_holds(fleet_host: MakeHost, options: Options) -> None:

@@ -313,3 +313,53 @@ def test_what_are_no_facts_of_our_kind_is_refused(given: object, expected: str) 
 def test_facts_of_our_kind_are_taken() -> None:
     given = facts()
     assert check_facts("h1", given) is given
+
+
+ONE = gpu_facts(slices="1g.10gb@0")
+ANEW = "gather the facts anew: give what gpuops.fleet.gpu_info returns as 'facts'"
+
+
+def with_instance(**more: t.Any) -> dict[str, t.Any]:
+    return facts([{**ONE, "mig": {**ONE["mig"], "instances": [{**ONE["mig"]["instances"][0], **more}]}}])
+
+
+@pytest.mark.parametrize(
+    ("damaged", "line"),
+    [
+        (facts([{**ONE, "mig": "on"}]), "gpus[0].mig: expected a mapping, found 'on'"),
+        (facts(host={"cpus": "many"}), "host.cpus: expected a number, found 'many'"),
+        (facts(host={"cpus": True}), "host.cpus: expected a number, found true"),
+        (facts(host={"disk": {"total_mib": "2T"}}), "host.disk.total_mib: expected a whole number, found '2T'"),
+        (facts(host={"ports_listening": ["ssh"]}), "host.ports_listening[0]: expected a whole number, found 'ssh'"),
+        (facts([{**ONE, "memory_mib": "80G"}]), "gpus[0].memory_mib: expected a whole number, found '80G'"),
+        (facts([{**ONE, "memory_mib": -5}]), "gpus[0].memory_mib: -5 is not right (it must be at least 0)"),
+        (facts([{**ONE, "memory_mib": 2**41}]), "gpus[0].memory_mib: 2199023255552 is not right (it must be at most 1099511627776)"),
+        (facts([ONE, "GPU-h1-1"]), "gpus[1]: expected a mapping, found 'GPU-h1-1'"),  # type: ignore[list-item]  # what is wrong with it
+        (facts([ONE, gpu_facts(1), {**gpu_facts(2), "uuid": "GPU-h1-0"}]), "gpus[2].uuid: 'GPU-h1-0' is the UUID of gpus[0] already"),
+        (with_instance(start="x"), "gpus[0].mig.instances[0].start: expected a whole number, found 'x'"),
+        (with_instance(start=-1), "gpus[0].mig.instances[0].start: -1 is not right (it must be at least 0)"),
+        (with_instance(profile=None), "gpus[0].mig.instances[0].profile: expected text, found nothing"),
+        (with_instance(ci=[7]), "gpus[0].mig.instances[0].ci[0]: expected a mapping, found 7"),
+        (facts([{**ONE, "nvlink": "all"}]), "gpus[0].nvlink: expected a list, found 'all'"),
+        (facts([{**ONE, "drain": {"by": "lin", "reason": "fan", "until": None}}]), "gpus[0].drain: the field 'force' is missing"),
+        (facts([{**ONE, "holders": [{"slice": 1}]}]), "gpus[0].holders[0].slice: expected a mapping, found 1"),
+        (facts([ONE], geometries={"a": {"compute_slices": 7}}), None),
+        (facts(containers=["web"]), "containers[0]: expected a mapping, found 'web'"),
+        (facts(passthrough=[{"identity": "card"}]), "passthrough[0].identity: expected a mapping, found 'card'"),
+        ({**facts(), "gpus": "none"}, "gpus: expected a list, found 'none'"),
+    ],
+)
+def test_damaged_facts_name_host_and_field_and_are_to_be_gathered_anew(damaged: dict[str, t.Any], line: str | None) -> None:
+    with pytest.raises(FleetError) as caught:
+        check_facts("h1", damaged)
+    said = str(caught.value).split("\n")
+    assert all(each.startswith("host h1: facts.") and each.endswith(f"; {ANEW}") for each in said)
+    assert line is None or said == [f"host h1: facts.{line}; {ANEW}"]
+
+
+def test_facts_of_other_releases_are_read() -> None:
+    newer = {**ONE, "spin": 0.5, "mig": {**ONE["mig"], "spare": {}}}
+    older = {"uuid": "GPU-old", "pci": "0000:09:00.0", "memory_mib": 81920}
+    lost = dict.fromkeys(ONE) | {"index": 3, "state": "lost", "holders": None}
+    given = facts([newer, older, lost, {**lost, "index": 4}], future=[1])
+    assert check_facts("h1", given) is given

@@ -1,0 +1,173 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The form of host facts (docs/facts.md), of which a plan reads a part: that part is checked before anything is decided by it.
+
+Facts come from a host, and through files that people keep and edit. What nobody reads here may be anything, and what is missing is not
+known, as in facts of an older release.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import MOST_MIB, ConfigDict, Field, Strict, Wrong, check, model_validator
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import FleetErrors, Located, raise_all
+
+_HINT = "gather the facts anew: give what gpuops.fleet.gpu_info returns as 'facts'"
+
+Mib = t.Annotated[int, Field(ge=0, le=MOST_MIB)]
+Count = t.Annotated[int, Field(ge=0, le=10**6)]
+
+
+class _Part(Strict):
+    """Numbers are numbers here too; but a field that is not known may come from a newer release."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class _Drain(_Part):
+    by: str
+    reason: str | None
+    until: str | None
+    force: bool
+
+
+class _Disk(_Part):
+    total_mib: Mib | None = None
+
+
+class _Machine(_Part):
+    cpus: t.Annotated[float, Field(ge=0)] | None = None
+    memory_mib: Mib | None = None
+    shm_mib: Mib | None = None
+    disk: _Disk | None = None
+    ports_listening: list[int] | None = None
+    drain: _Drain | None = None
+
+
+class _Compute(_Part):
+    profile: str | None = None
+    uuid: str | None = None
+
+
+class _Instance(_Part):
+    gi: int | None = None
+    profile: str
+    start: Count
+    ci: list[_Compute] | None = None
+    temporary: bool | None = None
+
+
+class _Mig(_Part):
+    current: bool | None = None
+    pending: bool | None = None
+    geometry: str | None = None
+    instances: list[_Instance] | None = None
+
+
+class _Slice(_Part):
+    gi: int | None = None
+
+
+class _Holder(_Part):
+    kind: str | None = None
+    process: str | None = None
+    pid: int | None = None
+    container: str | None = None
+    slice: _Slice | None = None
+
+
+class _Vgpu(_Part):
+    type: str | None = None
+
+
+class _Vgpus(_Part):
+    vgpus: list[_Vgpu] | None = None
+
+
+class _Gpu(_Part):
+    uuid: str | None = None
+    pci: str | None = None
+    index: int | None = None
+    name: str | None = None
+    device_id: str | None = None
+    compute_capability: str | None = None
+    state: str | None = None
+    memory_mib: Mib | None = None
+    mig: _Mig | None = None
+    nvlink: list[str] | None = None
+    vgpu: _Vgpus | None = None
+    drain: _Drain | None = None
+    holders: list[_Holder] | None = None
+
+
+class _Profile(_Part):
+    name: str
+    id: int
+    slices: Count
+    size: Count
+    memory_mib: Mib
+    sm: Count
+    max: Count
+    starts: list[Count]
+
+
+class _Geometry(_Part):
+    compute_slices: Count
+    memory_slices: Count
+    profiles: list[_Profile]
+
+
+class _Identity(_Part):
+    vendor: str | None = None
+
+
+class _GivenAway(_Part):
+    uuid: str | None = None
+    pci: str | None = None
+    guest: str | None = None
+    identity: _Identity | None = None
+
+
+class _Container(_Part):
+    id: str | None = None
+    name: str | None = None
+    project: str | None = None
+    image: str | None = None
+    devices: list[str] | None = None
+
+
+class _Facts(_Part):
+    host: _Machine
+    gpus: list[_Gpu]
+    geometries: dict[str, _Geometry]
+    passthrough: list[_GivenAway] | None = None
+    containers: list[_Container] | None = None
+
+    @model_validator(mode="after")
+    def _each_gpu_once(self) -> _Facts:
+        seen: dict[str, int] = {}
+        for index, gpu in enumerate(self.gpus):
+            if gpu.uuid is not None and seen.setdefault(gpu.uuid, index) != index:
+                raise Wrong(f"'{gpu.uuid}' is the UUID of gpus[{seen[gpu.uuid]}] already", _HINT, "gpus", index, "uuid")
+        return self
+
+
+class _Given(_Part):
+    facts: _Facts
+
+
+def check_form(host: str, facts: t.Mapping[str, t.Any]) -> None:
+    """:raises FleetError: what is read here is of another kind than it should be; each field on its own line."""
+    try:
+        check(_Given, Located({"facts": facts}, f"host {host}"))
+    except FleetError as error:
+        raise_all(_damaged(one) for one in (error.errors if isinstance(error, FleetErrors) else (error,)))
+
+
+def _damaged(error: FleetError) -> FleetError:
+    """What would be right is never written by hand: it is read from the host again."""
+    limit = f" ({error.hint})" if error.message.endswith("is not right") else ""
+    return FleetError(f"{error.message}{limit}", file=error.file, field=error.field, hint=_HINT)
