@@ -20,6 +20,7 @@ class Board:
     """One kind of board. ``id`` is its name here (``a100-sxm4-80gb``), ``product`` the vendor's; ``sm`` 0 where it is not known.
 
     ``joined``: how many of them NVLink joins with each other where it joins most; 1 where it joins none, or that is not known.
+    ``without_mig``: its sources say that it has none; False also where nobody knows.
     ``memory_gb`` is the marketing size: plans use what NVML reports. ``confidence``: high, medium or low, of all its numbers together.
     """
 
@@ -30,6 +31,7 @@ class Board:
     geometry: str | None
     confidence: str
     joined: int = 1
+    without_mig: bool = False
 
 
 class Catalogue:
@@ -41,7 +43,16 @@ class Catalogue:
         self._by_name: dict[str, Board] = {}
         for entry in boards["boards"]:
             mig = entry["mig"].get("geometry")
-            board = Board(entry["id"], entry["product"], entry["memory_gb"], entry["sm"] or 0, mig, entry["confidence"], _joined(entry))
+            board = Board(
+                entry["id"],
+                entry["product"],
+                entry["memory_gb"],
+                entry["sm"] or 0,
+                mig,
+                entry["confidence"],
+                _joined(entry),
+                entry["mig"].get("supported") is False,
+            )
             self.boards[board.id] = board
             self._by_device.update(dict.fromkeys((each.lower() for each in entry["pci_device_ids"]), board))
             self._by_name.update(dict.fromkeys((each.lower() for each in entry["nvml_names"]), board))

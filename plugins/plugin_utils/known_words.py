@@ -25,12 +25,14 @@ def unknown_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Ca
     not and that would take the places of a service.
 
     All of them may be of hosts that are still to come, or whose GPUs are gone: boards and profiles are refused only of a service that has
-    places and whose manifest has changed. Nothing is refused while a host is down; to be asked only where all hosts of the site are here.
+    places and whose manifest has changed. A slice of boards that never have MIG is refused of whoever has no such place.
+    Nothing is refused while a host is down; to be asked only where all hosts of the site are here.
     """
     hosts = problem.hosts
     if any(host.down for host in hosts):
         return
-    serving = {place.service for place in problem.previous} & problem.changed
+    placed = {place.service for place in problem.previous}
+    serving = placed & problem.changed
     boards = _boards(problem, catalogue)
     seen = {profile.name for host in hosts for gpu in host.gpus if gpu.geometry is not None for profile in gpu.geometry.profiles}
     profiles = sorted(seen | catalogue.profiles)
@@ -43,6 +45,8 @@ def unknown_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Ca
             word = getattr(manifest.model, field)
             if word is not None and word not in known and (meant := _meant(word, known)):
                 yield manifest.located.error((field,), f"no host has '{word}' ({setting})", f"did you mean '{meant}'?")
+        if manifest.service not in placed or manifest.service in problem.changed:
+            yield from _without_mig(manifest, problem, catalogue)
         if manifest.service not in serving:
             continue
         asked = manifest.model.gpu
@@ -66,6 +70,28 @@ def idle_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Catal
         for word in sorted({limit.board for limit in quota.limits if limit.board and not _names_any(limit.board, boards)}):
             hint = near(word.lower(), _parts(boards), "nothing is limited by it")
             yield f"fleet_quotas.teams.{quota.team}.models.{word}: no board has '{word}' in its name; {hint}"
+
+
+def _without_mig(manifest: Manifest, problem: Problem, catalogue: Catalogue) -> Iterator[FleetError]:
+    """A line where a slice is asked for and ``models`` allows nothing but boards of which the catalogue knows that they have no MIG.
+
+    Boards that it does not know may have it, and so may those that are still to come, where a word names none of today.
+    """
+    asked = manifest.model.gpu
+    if asked.isolation != "slice" or manifest.model.lifecycle == "adopted" or not asked.models:
+        return
+    allowed = [board for board in _boards(problem, catalogue) if _says(asked.models, board) and not _says(asked.not_models, board)]
+    capable = {gpu.board for host in problem.hosts for gpu in host.gpus if gpu.geometry is not None}
+    never = [board for board in allowed if board in catalogue.boards and catalogue.boards[board].without_mig and board not in capable]
+    words = [word for word in asked.models if not _says(asked.not_models, word.lower())]
+    if allowed == never and all(_names_any(word, allowed) for word in words):
+        wrong = f"a slice cannot be had: {', '.join(allowed)} {'has' if len(allowed) == 1 else 'have'} no MIG"
+        hint = "write 'isolation: exclusive' or 'isolation: shared', or name a board with MIG"
+        yield manifest.located.error(("gpu", "models"), wrong, hint)
+
+
+def _says(words: Iterable[str], board: str) -> bool:
+    return any(word.lower() in board for word in words)
 
 
 def _boards(problem: Problem, catalogue: Catalogue) -> list[str]:

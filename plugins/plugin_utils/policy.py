@@ -20,11 +20,13 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
     Strict,
     Wrong,
     check,
+    describe,
     model_validator,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Counted, Limit, Quota, Workspace
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import amount_words, limit_words
 
 # Variables of playbooks and roles that decide nothing here; listed so that a slip of the pen in their names is seen too.
 OTHER_VARIABLES = frozenset(
@@ -84,6 +86,8 @@ OTHER_VARIABLES = frozenset(
         "fleet_secrets",
     )
 )
+# More GPUs or memory slices than any site has: what is beyond it is no limit but a slip, and no number to compute with.
+MOST_COUNTED = 10**9
 _NAME = re.compile(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$")
 _DIGITS = re.compile(r"-?[0-9]{1,9}")
 _RANGE = re.compile(r"^([0-9]{1,5})(?:-([0-9]{1,5}))?$")
@@ -104,7 +108,7 @@ def parse_ports(value: object) -> tuple[int, ...]:
     """``'18000-18999, 19500'`` as sorted port numbers. :raises Wrong: not of that form, or beyond 1 to 65535."""
     hint = "write a range such as '18000-18999', several with commas"
     if not isinstance(value, str):
-        raise Wrong(f"{value!r} is not a range of ports", hint)
+        raise Wrong(f"{describe(value)} is not a range of ports", hint)
     ports: set[int] = set()
     for part in value.split(","):
         found = _RANGE.fullmatch(part.strip())
@@ -122,10 +126,21 @@ def _slice_text(value: str) -> str:
         return str(parse_slice(value))
     except FleetError as error:
         raise Wrong(error.message, error.hint or "write PROFILE@START") from error
+    except ValueError as error:  # more digits than Python reads
+        raise Wrong(f"{describe(value)} is not a slice", "write PROFILE@START, as in 1g.10gb@4") from error
 
 
 Ports = t.Annotated[tuple[int, ...], BeforeValidator(parse_ports), Field(strict=False)]
-GpuName = int | str
+
+
+def _gpu_name(value: object) -> object:
+    """One line for what is neither a number nor text. No host has so many GPUs as the largest number here."""
+    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST_COUNTED):
+        return value
+    raise Wrong(f"expected an index, a UUID or a PCI address, found {describe(value)}", "write such as 0, GPU-5c1f... or '0000:07:00.0'")
+
+
+GpuName = t.Annotated[int | str, BeforeValidator(_gpu_name)]
 
 
 class VgpuType(Strict):
@@ -183,14 +198,23 @@ class BoardLimits(Strict):
     """What a team may have on boards of one kind."""
 
     memory: Size | None = Field(default=None, description="of GPUs: of whole ones, of slices, and what sharers asked for")
-    slices: int | None = Field(default=None, ge=0, description="memory slices of boards that MIG has cut")
-    gpus: int | None = Field(default=None, ge=0, description="whole GPUs")
+    slices: int | None = Field(default=None, ge=0, le=MOST_COUNTED, description="memory slices of boards that MIG has cut")
+    gpus: int | None = Field(default=None, ge=0, le=MOST_COUNTED, description="whole GPUs")
 
 
 class TeamLimits(BoardLimits):
     """What a team or a workspace may have in all, and on boards whose catalogue id has a word in it."""
 
     models: dict[str, BoardLimits] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _each_word_once(self) -> TeamLimits:
+        seen: dict[str, str] = {}
+        for word in self.models:
+            other = seen.setdefault(word.lower(), word)
+            if other != word:
+                raise Wrong(f"'{word}' and '{other}' are the same boards", "keep one of them", "models", word)
+        return self
 
 
 class TeamQuota(TeamLimits):
@@ -230,7 +254,8 @@ class Quotas(Strict):
                 total[key] = total.get(key, 0) + limit.most
                 most = have.get(key[1:])
                 if most is not None and total[key] > most:
-                    wrong = f"the quotas of workspace '{quota.workspace}' are {total[key]} {limit.counted} by here, and it has {most}"
+                    sum_of = limit_words(key[1:], total[key])
+                    wrong = f"the quotas of workspace '{quota.workspace}' are {sum_of} by here, and it has {amount_words(key[1:], most)}"
                     raise Wrong(wrong, "raise that of the workspace, or lower one of its teams", "teams", team)
         return self
 

@@ -192,7 +192,7 @@ class Books:
         limit = self._limits[team].get(key)
         over = 0 if limit is None else used + amount - limit
         if limit is not None and over > 0 and (own or not quota.borrow or quota.workspace is None):
-            return Debit(f"team {team} has used {_about(key, used)} of its {_limit(key, limit)} (fleet_quotas)", team, key, over)
+            return Debit(f"team {team} has used {_about(key, used)} of its {limit_words(key, limit)} (fleet_quotas)", team, key, over)
         if quota.workspace is None:
             return None
         debit = self._over_workspace(quota.workspace, team, key, amount)
@@ -210,20 +210,20 @@ class Books:
         if missing <= 0:
             return None
         if over > 0:
-            words = f"team {team} has used {_about(key, used)} of its {_limit(key, limit or 0)}, and nobody lends more (fleet_quotas)"
+            words = f"team {team} has used {_about(key, used)} of its {limit_words(key, limit or 0)}, and nobody lends more (fleet_quotas)"
             return Debit(words, team, key, missing)
         # Only a new loan, or less to lend, can be refused: what is owed already is no reason against somebody who does neither.
         if not quota.lend or missing <= self._owed(quota.workspace, team, key, 0):
             return None
         who = ", ".join(other for other in self._members[quota.workspace] if other != team and self.borrows(other, key))
-        words = f"what team {team} has left of its {_limit(key, limit or 0)} is lent to {who} (fleet_quotas)"
+        words = f"what team {team} has left of its {limit_words(key, limit or 0)} is lent to {who} (fleet_quotas)"
         return Debit(words, team, key, missing, lent=True)
 
     def _over_workspace(self, space: str, team: str, key: Key, amount: int) -> Debit | None:
         most = self._spaces.get(space, {}).get(key)
         if most is None or (used := self._sums[(space, key)][0]) + amount <= most:
             return None
-        words = f"workspace {space} has used {_about(key, used)} of its {_limit(key, most)} (fleet_quotas)"
+        words = f"workspace {space} has used {_about(key, used)} of its {limit_words(key, most)} (fleet_quotas)"
         return Debit(words, team, key, used + amount - most, workspace=space)
 
     def _parts(self, team: str, key: Key, more: int = 0) -> tuple[int, int, int]:
@@ -245,19 +245,20 @@ def _by_key(limits: Iterable[Limit]) -> dict[Key, int]:
     return {key_of_limit(limit): limit.most for limit in limits}
 
 
-def _size(key: Key, amount: int) -> str:
+def amount_words(key: Key, amount: int) -> str:
+    """``20 GiB``, or a bare number of what is counted."""
     return format_size(amount) if key[0] == "memory" else str(amount)
 
 
 def _about(key: Key, amount: int) -> str:
-    """As :func:`_size`, to read beside a limit: what is used is rarely whole GiB."""
-    return f"{amount * 10 // 1024 / 10:g} GiB" if key[0] == "memory" and amount >= 1024 else _size(key, amount)
+    """As :func:`amount_words`, to read beside a limit: what is used is rarely whole GiB."""
+    return f"{amount * 10 // 1024 / 10:g} GiB" if key[0] == "memory" and amount >= 1024 else amount_words(key, amount)
 
 
-def _limit(key: Key, amount: int) -> str:
+def limit_words(key: Key, amount: int) -> str:
     """``20 GiB of GPU memory``, ``7 slices on h100``."""
     what = {"memory": "of GPU memory", "slices": "memory slices", "gpus": "whole GPUs"}[key[0]]
-    return f"{_size(key, amount)} {what}{f' on {key[1]}' if key[1] else ''}"
+    return f"{amount_words(key, amount)} {what}{f' on {key[1]}' if key[1] else ''}"
 
 
 def slice_charge(board: str, memory_mib: int, size: int) -> Charge:

@@ -180,8 +180,32 @@ def test_quotas_of_the_policy_reach_the_planner() -> None:
                 "teams": {"claims": {"workspace": "ins", "gpus": 3}, "fraud": {"workspace": "ins", "gpus": 2}},
                 "workspaces": {"ins": {"gpus": 4}},
             },
-            "the quotas of workspace 'ins' are 5 gpus by here, and it has 4",
+            "the quotas of workspace 'ins' are 5 whole GPUs by here, and it has 4; raise that of the workspace, or lower one of its teams",
         ),
+        (
+            {
+                "teams": {"claims": {"workspace": "ins", "models": {"h100": {"memory": "6 GiB"}}}},
+                "workspaces": {"ins": {"models": {"H100": {"memory": "5.5 GiB"}}}},
+            },
+            "fleet_quotas.teams.claims: the quotas of workspace 'ins' are 6 GiB of GPU memory on h100 by here, and it has 5632 MiB; ",
+        ),
+        (
+            {"teams": {"claims": {"models": {"A100": {"memory": "1 GiB"}, "a100": {"memory": "9 GiB"}}}}},
+            "fleet_quotas.teams.claims.models.a100: 'a100' and 'A100' are the same boards; keep one of them",
+        ),
+        (
+            {"workspaces": {"ins": {"models": {"h100": {"gpus": 1}, "H100": {"gpus": 2}}}}},
+            "fleet_quotas.workspaces.ins.models.H100: 'H100' and 'h100' are the same boards; keep one of them",
+        ),
+        (
+            {"teams": {"claims": {"gpus": 10**400}}},
+            "fleet_quotas.teams.claims.gpus: a number of more than 60 digits is not right; it must be at most 1000000000",
+        ),
+        (
+            {"workspaces": {"ins": {"slices": 10**9 + 1}}},
+            "fleet_quotas.workspaces.ins.slices: 1000000001 is not right; it must be at most 1000000000",
+        ),
+        ({"teams": {"claims": {"memory": 10**5000}}}, "claims.memory: a number of more than 60 digits has no unit; write '8 GiB'"),
         ({"teams": {"claim": {}}}, "no quota names the team 'claims'; did you mean 'claim'?"),
     ],
 )
@@ -229,6 +253,35 @@ def test_a_board_that_is_still_to_come_is_waited_for_and_does_not_take_the_place
     assert text.count("\n") == 0
     # Nobody changed the manifest: the board is gone, and that is no mistake of it.
     assert planned({"receipt-ocr": {"gpu": gpu}}, serving=waits).unplaced == waits.unplaced
+
+
+@pytest.mark.parametrize(
+    ("gpu", "boards"),
+    [
+        ("{memory: 8 GiB, models: [l40s]}", "l40s has no MIG"),
+        ("{memory: 8 GiB, models: [L4]}", "l4, l40s have no MIG"),
+        ("{memory: 8 GiB, models: [v100, t4]}", "t4, v100-pcie-16gb, v100-pcie-32gb, v100-sxm2-16gb, v100-sxm2-32gb have no MIG"),
+        ("{profile: 1g.10gb, models: [a100, l40s], not_models: [a100]}", "l40s has no MIG"),
+    ],
+)
+def test_a_slice_of_boards_that_never_have_mig_is_refused(gpu: str, boards: str) -> None:
+    text = refused({"receipt-ocr": {"gpu": gpu}})
+    hint = "write 'isolation: exclusive' or 'isolation: shared', or name a board with MIG"
+    assert text == f"manifests/receipt-ocr.yml:7: gpu.models: a slice cannot be had: {boards}; {hint}"
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        "{memory: 8 GiB, models: [l40s, a100]}",
+        "{memory: 8 GiB, models: [l40s, next-year]}",
+        "{memory: 8 GiB, models: [l40s], isolation: shared}",
+        "{memory: 8 GiB, models: [l40s], isolation: exclusive}",
+        "{memory: 8 GiB, not_models: [a100]}",
+    ],
+)
+def test_a_slice_is_waited_for_where_a_board_may_have_mig_some_day(gpu: str) -> None:
+    planned({"receipt-ocr": {"gpu": gpu}})
 
 
 def test_a_word_that_keeps_nobody_from_a_board_is_told() -> None:

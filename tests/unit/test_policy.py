@@ -91,6 +91,34 @@ def test_everything_can_be_said() -> None:
             "end with a letter or digit",
         ),
         (
+            {"fleet_gpu_layouts": [{"gpu": 0, "mode": "mig", "slices": ["1g.10gb@" + 5000 * "9"]}]},
+            "host h1: fleet_gpu_layouts[0].slices[0]: '1g.10gb@99999999999999999999999999999999999999999999999...' is not a slice; "
+            "write PROFILE@START, as in 1g.10gb@4",
+        ),
+        *(
+            (
+                {"fleet_cordoned_gpus": [0, value]},
+                f"host h1: fleet_cordoned_gpus[1]: expected an index, a UUID or a PCI address, found {found}; "
+                "write such as 0, GPU-5c1f... or '0000:07:00.0'",
+            )
+            for value, found in (
+                (True, "true"),
+                (None, "nothing"),
+                (1.0, "1.0"),
+                ([], "a list"),
+                (9**5000, "a number of more than 60 digits"),
+            )
+        ),
+        (
+            {"fleet_gpu_layouts": [{"gpu": False, "mode": "whole"}]},
+            "host h1: fleet_gpu_layouts[0].gpu: expected an index, a UUID or a PCI address, found false; "
+            "write such as 0, GPU-5c1f... or '0000:07:00.0'",
+        ),
+        (
+            {"fleet_shared_max": 10**5000},
+            "host h1: fleet_shared_max: a number of more than 60 digits is not right; it must be at most 64",
+        ),
+        (
             {"fleet_ports": "1-"},
             "host h1: fleet_ports: '1-' is not a range of ports; write a range such as '18000-18999', several with commas",
         ),
