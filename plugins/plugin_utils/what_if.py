@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Field, Size, Strict, check
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import AfterValidator, Field, Size, Strict, Wrong, check, model_validator
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import new_gpus, width
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Name
@@ -31,10 +31,16 @@ _WHERE: t.Final = "fleet_what_if"
 _IDLE: t.Final = 3
 
 
+def _some_board(value: str) -> str:
+    if not value.strip():
+        raise Wrong("it names no board", "write a board's id or a part that only one has, such as a100")
+    return value
+
+
 class _Kind(Strict):
     """Hosts that are not there."""
 
-    board: str
+    board: t.Annotated[str, AfterValidator(_some_board)]
     gpus: int = Field(default=8, ge=1, le=64, description="GPUs of one host")
     environment: str | None = None
     data_classes: list[Name] | None = None
@@ -52,6 +58,13 @@ class _WhatIf(Strict):
     services: list[dict[str, t.Any]] = Field(default_factory=list)
     replicas: dict[str, int] = Field(default_factory=dict)
     how_many: _Kind | None = None
+
+    @model_validator(mode="after")
+    def _each_host_once(self) -> _WhatIf:
+        for index, host in enumerate(self.remove):
+            if host in self.remove[:index]:
+                raise Wrong(f"'{host}' is removed already by remove[{self.remove.index(host)}]", "name each host once", "remove", index)
+        return self
 
 
 @dataclass(frozen=True)

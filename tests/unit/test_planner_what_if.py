@@ -167,3 +167,17 @@ def test_plans_can_be_explained_after_they_were_written(tmp_path: Path) -> None:
     found = explain_plans(texts, {}, plans, arguments["hosts"], CATALOGUE, ["http"])
     assert found == {"receipt-ocr-1": "the only GPU with room for it"}
     assert explain_plans(texts, plans, plans, arguments["hosts"], CATALOGUE, ["http"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("question", "line"),
+    [
+        ({"how_many": {"board": ""}}, "how_many.board: it names no board; write a board's id or a part that only one has, such as a100"),
+        ({"add": [{"board": " "}]}, "add[0].board: it names no board; write a board's id or a part that only one has, such as a100"),
+        ({"remove": ["h1", "h2", "h1"]}, "remove[2]: 'h1' is removed already by remove[0]; name each host once"),
+    ],
+)
+def test_a_question_that_names_nothing_or_a_host_twice_is_refused(question: dict[str, t.Any], line: str) -> None:
+    with pytest.raises(FleetError) as caught:
+        ask(problem([host(gpu()), host(name="h2")], [need()]), **question)
+    assert str(caught.value) == f"fleet_what_if: {line}"
