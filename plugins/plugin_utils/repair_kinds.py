@@ -112,8 +112,8 @@ class Option(t.NamedTuple):
     """One way to take one thing out of the way.
 
     ``lost``: replicas that give their place away for it, by name; ``host``: where the place would be, '' for anywhere; ``mild``: the same
-    without those of its parts by which somebody loses a place, where there are others. ``parts``: what it is made of, for each thing that is
-    in the way (a word of :data:`CAUSES`) one.
+    without those of its parts by which somebody loses a place, where there are others. ``parts``: what it is made of, one for each thing
+    that is in the way (a word of :data:`CAUSES`).
     """
 
     kind: str

@@ -370,7 +370,11 @@ FIRST: dict[str, tuple[Problem, dict[str, str], str, str]] = {
     "what a shared GPU has left": (
         problem(
             [host(l40s(), **SHARED_ONLY)],
-            [need("ocr", "shared", 20000, priority=50), need("high", "shared", 20000, priority=90), need("low", "shared", 21000, priority=10)],
+            [
+                need("ocr", "shared", 20000, priority=50),
+                need("high", "shared", 20000, priority=90),
+                need("low", "shared", 21000, priority=10),
+            ],
             [place("high", "0", mode="shared"), place("low", "0", mode="shared")],
         ),
         {},
