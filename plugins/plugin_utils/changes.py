@@ -257,8 +257,8 @@ class Search:
         hosts = [host for host in self.now.hosts if host.environment == need.environment]
         if not hosts:
             names = sorted({host.environment for host in self.now.hosts if not host.down})
-            found = [("environment", self._environment(need, name)) for name in names]
-            return "environment", found, ""
+            found = [("environment", option) for name in names for option in self._environment(need, name, replicas[0])]
+            return "environment", sorted(found, key=lambda each: (each[1].cost, each[1].text)), ""
         if all(host.down for host in hosts):
             return "host down", [], ""
         scene, number = self._scene_of(need, replicas[0])
@@ -307,9 +307,14 @@ class Search:
         self.words = {each: "group" for each in range(1, need.replicas + 1) if each not in missing}
         return Scene(planned(problem, solution), solution, self.leases), missing[0]
 
-    def _environment(self, need: Need, name: str) -> Option:
+    def _environment(self, need: Need, name: str, number: int) -> Iterator[Option]:
+        """Another environment; and that with whatever else is in the way there."""
         text = f"write environment '{name}', or set fleet_environment on a host"
-        return Option("environment", COSTS["environment"], text, (Edit("service", need.service, "environment", name),))
+        other = Option("environment", COSTS["environment"], text, (Edit("service", need.service, "environment", name),))
+        yield other
+        spots = self.scene.spots(replace(need, environment=name), f"{need.service}-{number}")
+        for choice in choices_of(spots[0]) if spots else ():
+            yield combined(spots[0].host, (("environment", other._replace(text=f"write environment '{name}'")), *choice))
 
     def _site_cause(self, need: Need) -> str:
         """What is in the way where every host by itself would do."""

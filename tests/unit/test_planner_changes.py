@@ -367,6 +367,18 @@ FIRST: dict[str, tuple[Problem, dict[str, str], str, str]] = {
         "profile",
         "the largest slice here has 80384 MiB: ask for no more",
     ),
+    "another environment, and another isolation there": (
+        problem([host(l40s(), environment="staging")], [need(models=("l40s",))]),
+        {},
+        "environment",
+        "write environment 'staging'; and write 'isolation: exclusive': h1 has whole GPUs",
+    ),
+    "another environment, and another board there": (
+        problem([host(gpu(), environment="staging")], [need(models=("h100",))]),
+        {},
+        "environment",
+        "write environment 'staging'; and let it run on a100-sxm4-80gb too: change 'models' or 'not_models'",
+    ),
     "what a shared GPU has left": (
         problem(
             [host(l40s(), **SHARED_ONLY)],
