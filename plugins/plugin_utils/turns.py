@@ -124,14 +124,13 @@ class _Making:
         for key in stops:
             self.stop(key)
         while pending:
-            key = next((each for each in pending if self._site.fits(each, self._new[each])), None)
-            if key is None:
-                key = self._stop_first(pending)
-                if key is not None:
-                    continue
-                key = pending[0]  # nobody is in the way any more, and what is left runs already: an adopted service on a full host
-            pending.remove(key)
-            self._go(key)
+            able = next((each for each in pending if self._site.fits(each, self._new[each])), None)
+            if able is None and self._stop_first(pending):
+                continue
+            # Nobody is in the way any more, and what is left runs already: an adopted service on a full host.
+            chosen = pending[0] if able is None else able
+            pending.remove(chosen)
+            self._go(chosen)
         # Those that only go need no order.
         if all(step.verb == "stop" for step in self._steps):
             return Order()
@@ -153,15 +152,15 @@ class _Making:
         if stopped or old is None or not same_place(old, new):
             self._steps.append(Step("start" if stopped else "move", *key, old=old, new=new))
 
-    def _stop_first(self, pending: list[Key]) -> Key | None:
-        """The lowest priority of those that hold a place which somebody waits for."""
+    def _stop_first(self, pending: list[Key]) -> bool:
+        """Stop the lowest priority of those that hold a place which somebody waits for. Was there anybody?"""
         running = sorted((key for key in pending if key in self._site.running), key=self._rank.__getitem__)
         if not running:
-            return None
+            return False
         key = next((key for key in reversed(running) if self._is_waited_for(key, pending)), running[-1])
         self._outages.append(Outage(*key, "it is stopped first: others wait for its place, and it for theirs"))
         self.stop(key)
-        return key
+        return True
 
     def _is_waited_for(self, key: Key, pending: list[Key]) -> bool:
         return any(self._site.fits(other, self._new[other], without=key) for other in pending if other != key)

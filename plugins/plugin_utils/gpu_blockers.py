@@ -1,0 +1,354 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What keeps a service from one GPU, whatever its host says: the board, its mode, whoever is on it, and what the service asks for."""
+
+from __future__ import annotations
+
+import typing as t
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
+    LOSERS,
+    Blocker,
+    Edit,
+    Option,
+    and_words,
+    eased,
+    option_of,
+)
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
+
+
+class Look:
+    """One GPU, seen by one need."""
+
+    def __init__(self, scene: Scene, need: Need, state: GpuState) -> None:
+        self.scene, self.need, self.state = scene, need, state
+        self.gpu, self.host = state.gpu, state.host
+        self.mode = MODE_OF[need.isolation]
+        self.where = f"{self.host.name} {self.gpu.short}"
+
+    def blockers(self) -> tuple[Blocker, ...] | None:
+        """All that is in the way; None when nothing could make this GPU right."""
+        size = self._size()
+        if size is not None:
+            if not size.options:
+                return None
+            # All else is asked of what it would be then.
+            self.need = eased(self.need, size.best.edits)
+            self.mode = MODE_OF[self.need.isolation]
+        found: list[Blocker] = [*self._board(), *self._policy(), *self._closed(), *([] if size is None else [size])]
+        per_gpu = self.need.rules.max_per_gpu
+        if per_gpu is not None and self.state.replicas.get(self.need.service, 0) >= per_gpu:
+            text = f"raise its 'max_per_gpu' to {per_gpu + 1}"
+            found.append(
+                Blocker("spread", (option_of("spread", text, Edit("service", self.need.service, "rules.max_per_gpu", per_gpu + 1)),))
+            )
+        used = self._used()
+        if used is not None:
+            if not used.options:
+                return None
+            found.append(used)
+        return tuple(found)
+
+    def _board(self) -> Iterator[Blocker]:
+        need, board = self.need, self.gpu.board
+        if not need.wants(board):
+            edits = []
+            if need.models and not any(part.lower() in board for part in need.models):
+                edits.append(Edit("service", need.service, "models", tuple(sorted((*need.models, board)))))
+            against = tuple(part for part in need.not_models if part.lower() not in board)
+            if against != need.not_models:
+                edits.append(Edit("service", need.service, "not_models", against))
+            yield Blocker("model", (option_of("models", f"let it run on {board} too: change 'models' or 'not_models'", *edits),))
+        barred = self.state.barred(need)
+        if barred is not None:
+            rest = {key: no for key, no in need.bars.items() if key != (self.host.name, board)}
+            text = barred.remedy or f"{self.host.name}: {barred.reason}"
+            yield Blocker("compatibility", (option_of("gate", text, Edit("service", need.service, "bars", rest)),))
+
+    def _policy(self) -> Iterator[Blocker]:
+        gpu, host = self.gpu, self.host
+        if gpu.pin is not None and (gpu.pin.mode != self.mode or (self.mode == "shared" and gpu.pin.sharing != self.need.sharing)):
+            yield Blocker("pinned layout", (self._unpin(),))
+            return
+        if gpu.pin is not None:
+            return
+        if self.mode not in host.modes:
+            edit = Edit("host", host.name, "modes", tuple(sorted((*host.modes, self.mode))))
+            yield Blocker("policy mode", (option_of("mode", f"allow '{self.mode}' in fleet_gpu_modes of {host.name}", edit),))
+        if self.mode == "shared" and self.need.sharing not in host.sharing:
+            edit = Edit("host", host.name, "sharing", tuple(sorted((*host.sharing, self.need.sharing))))
+            allow = option_of("sharing", f"allow '{self.need.sharing}' in fleet_sharing of {host.name}", edit)
+            yield Blocker("policy mode", (allow, *(self._shared_by(sharing) for sharing in host.sharing[:1])))
+
+    def _shared_by(self, sharing: str) -> Option:
+        text = f"write 'sharing: {sharing}', as GPUs of {self.host.name} are shared"
+        return option_of("isolation", text, Edit("service", self.need.service, "sharing", sharing))
+
+    def _unpin(self) -> Option:
+        edits = [Edit("gpu", self.gpu.uuid, "pin", None)]
+        if self.mode not in self.host.modes:
+            edits.append(Edit("host", self.host.name, "modes", tuple(sorted((*self.host.modes, self.mode)))))
+        text = f"take {self.where} out of fleet_gpu_layouts" + (f" and allow '{self.mode}' in fleet_gpu_modes" if len(edits) > 1 else "")
+        return option_of("pin", text, *edits)
+
+    def _closed(self) -> Iterator[Blocker]:
+        gpu = self.gpu
+        if gpu.blocked is not None:
+            text = f"bring {self.where} back, which is {gpu.blocked}"
+            yield Blocker("lost", (option_of("repair", text, Edit("gpu", gpu.uuid, "blocked", None)),))
+        if gpu.drain is not None:
+            text = f"{self.where} is {gpu.drain.words}: {gpu.drain.remedy}"
+            yield Blocker(gpu.drain.cause, (option_of("release", text, Edit("gpu", gpu.uuid, "drain", None)),))
+        if gpu.cordoned:
+            text = f"{self.where} is cordoned: take it out of fleet_cordoned_gpus"
+            yield Blocker("cordon", (option_of("uncordon", text, Edit("gpu", gpu.uuid, "cordoned", False)),))
+        others = [name for one in gpu.instances for name in one.outsiders] if self.mode != "mig" else []
+        busy = [*gpu.outsiders, *others]
+        if busy and not self.state.tenants and not self.state.owners:
+            quiet = tuple(replace(one, outsiders=()) for one in gpu.instances) if others else gpu.instances
+            edits = (Edit("gpu", gpu.uuid, "outsiders", ()), Edit("gpu", gpu.uuid, "instances", quiet))
+            yield Blocker("outsider", (option_of("outsider", f"stop {busy[0]} on {self.where}, or run playbook adopt", *edits),))
+
+    def misfit(self) -> str | None:
+        """The word for a need that this board could not serve, even empty."""
+        size = self._size()
+        return None if size is None else size.cause
+
+    def _size(self) -> Blocker | None:
+        """A need that this board could not serve, even empty."""
+        need, gpu = self.need, self.gpu
+        if need.isolation == "slice":
+            names = self._acceptable(need)
+            return None if names else Blocker("profile", tuple(self._other_slices()))
+        most = gpu.memory_mib - (self.host.shared_reserve_mib if self.mode == "shared" else 0)
+        if need.memory_mib <= most:
+            return None
+        text = f"the GPUs of {self.host.name} have {format_size(most)} to give: ask for no more"
+        less = option_of("memory", text, Edit("service", need.service, "memory_mib", most), more=1 - most / need.memory_mib)
+        return Blocker("memory", (less,) if most > 0 else ())
+
+    def _acceptable(self, need: Need) -> tuple[str, ...]:
+        cutter = self.state.cutter
+        return () if cutter is None else cutter.acceptable(need.memory_mib, need.compute, need.profile)
+
+    def _other_slices(self) -> Iterator[Option]:
+        """Ways to ask for what this board has, when it has no profile that serves."""
+        need, cutter = self.need, self.state.cutter
+        service = need.service
+        if cutter is not None and cutter.largest_mib:
+            if need.profile is not None and self._acceptable(replace(need, profile=None)):
+                # Who says only a profile has not said how much memory it needs: another one has to be said.
+                plain = [each for each in cutter.profiles.values() if "+" not in each.name]
+                other = None if need.memory_mib else max(plain, key=lambda each: (each.memory_mib, each.name)).name
+                instead = "leave 'profile' out" if other is None else f"ask for {other}, the largest there"
+                text = f"{instead}: {self.gpu.board} has no {need.profile} that serves"
+                yield option_of("profile", text, Edit("service", service, "profile", other))
+            largest = cutter.largest_mib
+            if need.memory_mib > largest and self._acceptable(replace(need, memory_mib=largest)):
+                text = f"the largest slice here has {format_size(largest)}: ask for no more"
+                yield option_of("memory", text, Edit("service", service, "memory_mib", largest), more=1 - largest / need.memory_mib)
+            if need.compute and self._acceptable(replace(need, compute=None)):
+                most = max(
+                    cutter.profiles[name].sm / cutter.sm for name in cutter.acceptable(need.memory_mib, None, need.profile) if cutter.sm
+                )
+                text = f"ask for {most:.2g} of the compute in place of {need.compute:g}"
+                yield option_of("compute", text, Edit("service", service, "compute", int(most * 100) / 100), more=1 - most / need.compute)
+            if need.profile is not None and need.memory_mib > largest and self._acceptable(replace(need, profile=None, memory_mib=largest)):
+                text = f"leave 'profile' out and ask for no more than {format_size(largest)}, the largest slice there"
+                edits = (Edit("service", service, "profile", None), Edit("service", service, "memory_mib", largest))
+                yield option_of("profile", text, *edits, more=1)
+        yield from self._not_sliced()
+
+    def _not_sliced(self) -> Iterator[Option]:
+        """The same need with a GPU of its own, or where its host has none of these with a part of a shared one."""
+        need, host = self.need, self.host
+        without = [name for name in ("profile", "compute") if getattr(need, name) is not None]
+        if "whole" in host.modes or (self.state.cutter is None and "shared" not in host.modes):
+            if need.memory_mib <= self.gpu.memory_mib:
+                text = f"write 'isolation: exclusive'{_without(without)}: {host.name} has whole GPUs"
+                edits = [Edit("service", need.service, name, None) for name in without]
+                yield option_of("isolation", text, Edit("service", need.service, "isolation", "exclusive"), *edits)
+        elif "shared" in host.modes and 0 < need.memory_mib <= self.gpu.memory_mib - host.shared_reserve_mib:
+            edits = [Edit("service", need.service, "isolation", "shared")]
+            edits += [Edit("service", need.service, "profile", None)] if need.profile is not None else []
+            sharing = need.sharing if need.sharing in host.sharing or not host.sharing else host.sharing[0]
+            how = f" and 'sharing: {sharing}'" if sharing != need.sharing else ""
+            edits += [Edit("service", need.service, "sharing", sharing)] if how else []
+            text = f"write 'isolation: shared'{how}{_without(without[:1] if need.profile is not None else [])}: {host.name} has shared GPUs"
+            yield option_of("isolation", text, *edits)
+
+    def _used(self) -> Blocker | None:
+        """What others have of the GPU already."""
+        state, need = self.state, self.need
+        if state.gpu.pin is not None and state.gpu.pin.mode != self.mode:
+            return self._by(self._everybody()) if state.tenants or state.owners else None
+        if state.gpu.fixed and self.mode == "mig":
+            if state.best_cut(self._acceptable(need)) is not None:
+                return None
+            owners = self._pinned_owners()
+            options = [*self._takers(owners), self._unpin()] if owners else [self._unpin()]
+            return Blocker(self._word(owners) if owners else "pinned layout", tuple(options))
+        if state.mode is not None and state.mode != self.mode:
+            return self._by(self._everybody())
+        if self.mode == "mig":
+            names = self._acceptable(need)
+            if state.best_cut(names) is not None:
+                return None
+            gone = self.scene.way_in(state, names)
+            owners = () if gone is None else tuple(sorted({state.owners[one] for one in gone}))
+            blocker = self._by(owners)
+            return None if blocker is None else blocker._replace(options=(*blocker.options, *self._smaller()))
+        if self.mode == "whole":
+            return self._by(self._everybody()) if state.tenants else None
+        return self._shared()
+
+    def _everybody(self) -> tuple[str, ...]:
+        strangers = len(self.state.fixed) != len(self.state.owners)
+        return () if strangers else tuple(sorted({*self.state.tenants, *self.state.owners.values()}))
+
+    def _pinned_owners(self) -> tuple[str, ...]:
+        """Who has a pinned slice that would do; the one that is easiest to ask."""
+        names = self._acceptable(self.need)
+        found = sorted(
+            (self.scene.hard_to_ask(name), self._priority(name), name) for one, name in self.state.owners.items() if one.profile in names
+        )
+        return (found[0][-1],) if found else ()
+
+    def _priority(self, name: str) -> int:
+        owner = self.scene.owner(name)
+        return 0 if owner is None else owner.priority
+
+    def _smaller(self) -> Iterator[Option]:
+        """The largest slice for which there is room here, when it is smaller than what is asked for."""
+        need, state = self.need, self.state
+        if state.cutter is None:
+            return
+        for profile in sorted(state.cutter.profiles.values(), key=lambda each: (-each.memory_mib, each.name)):
+            fits = profile.memory_mib < need.memory_mib or need.profile is not None
+            if not fits or "+" in profile.name or state.best_cut((profile.name,)) is None:
+                continue
+            edits = [Edit("service", need.service, "memory_mib", min(profile.memory_mib, need.memory_mib))]
+            if need.profile is not None:
+                edits.append(Edit("service", need.service, "profile", profile.name))
+            size = format_size(profile.memory_mib)
+            if need.compute and profile.sm < need.compute * state.cutter.sm:
+                part = int(100 * profile.sm / state.cutter.sm) / 100
+                edits.append(Edit("service", need.service, "compute", part))
+                size += f" and {part:g} of the compute"
+            text = f"ask for {profile.name} ({size}) or less: {self.where} has room for it"
+            share = profile.memory_mib / max(need.memory_mib, profile.memory_mib, 1)
+            yield option_of("profile" if need.profile else "memory", text, *edits, more=1 - share)
+            return
+
+    def _shared(self) -> Blocker | None:
+        state, need, host = self.state, self.need, self.host
+        if state.sharing is not None and state.sharing != need.sharing and state.tenants:
+            blocker = self._by(tuple(sorted(state.tenants)))
+            if blocker is None or state.shared_refusal(need.memory_mib, need.compute or 0, state.sharing) is not None:
+                return blocker
+            return blocker._replace(options=(*blocker.options, self._shared_by(state.sharing)))
+        if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None:
+            return None
+        going = self._fewest_sharers()
+        asked = self._by(going)
+        options = [] if asked is None else list(asked.options)
+        cause = self._word(going)
+        if len(state.tenants) >= host.shared_max:
+            more = len(state.tenants) + 1
+            options.append(
+                option_of("shared_max", f"raise fleet_shared_max of {host.name} to {more}", Edit("host", host.name, "shared_max", more))
+            )
+            cause = "policy mode"
+        elif 0 < state.memory_free < need.memory_mib:
+            text = f"ask for {format_size(state.memory_free)} or less: {self.where} has no more left to share"
+            options.append(
+                option_of(
+                    "memory",
+                    text,
+                    Edit("service", need.service, "memory_mib", state.memory_free),
+                    more=1 - state.memory_free / need.memory_mib,
+                )
+            )
+        elif need.compute and 0 < state.compute_free < need.compute:
+            text = f"ask for {state.compute_free:g} of the compute: {self.where} has no more left to share"
+            options.append(
+                option_of(
+                    "compute",
+                    text,
+                    Edit("service", need.service, "compute", state.compute_free),
+                    more=1 - state.compute_free / need.compute,
+                )
+            )
+        return Blocker(cause, tuple(options))
+
+    def _fewest_sharers(self) -> tuple[str, ...]:
+        """The fewest who would leave room on a shared GPU, of as many those who are easiest to ask; all of them if that is not enough."""
+        state, need = self.state, self.need
+        turn = sorted(state.tenants, key=lambda name: (self.scene.hard_to_ask(name), self._priority(name), name))
+        lacks = need.memory_mib - state.memory_free, round((need.compute or 0) - state.compute_free, 6)
+
+        def gives(names: Iterable[str]) -> bool:
+            owners = [owner for name in names if (owner := self.scene.owner(name)) is not None]
+            return sum(each.memory_mib for each in owners) >= lacks[0] and sum(each.compute or 0 for each in owners) >= lacks[1]
+
+        ways = [*((name,) for name in turn), *(tuple(turn[:many]) for many in range(2, len(turn)))]
+        return tuple(sorted(next(filter(gives, ways), turn)))
+
+    def _word(self, owners: Sequence[str]) -> str:
+        if owners and all(name in self.scene.leases for name in owners):
+            return "lease"
+        return "priority" if owners and all(self._priority(name) > self.need.priority for name in owners) else "in use"
+
+    def _by(self, owners: tuple[str, ...]) -> Blocker | None:
+        """None where nobody is there but replicas of its own that look for another place: what it holds, it may keep."""
+        others = tuple(name for name in owners if name not in self.scene.leaving or self.scene.places[name].service != self.need.service)
+        return None if owners and not others else Blocker(self._word(others), tuple(self._takers(others)))
+
+    def _takers(self, owners: tuple[str, ...]) -> Iterator[Option]:
+        """Ways to get what these replicas have."""
+        found = [self.scene.owner(name) for name in owners]
+        needs = {owner.service: owner for owner in found if owner is not None and not owner.adopted and owner.service != self.need.service}
+        if not owners or len([owner for owner in found if owner is not None and owner.service in needs]) < len(owners):
+            return
+        services = sorted(needs)
+        gone = tuple(name for service in services for name in self.scene.names_of[service])
+        stop = tuple(Edit("service", service, "replicas", 0) for service in services)
+        size = min(len(gone) / 20, 1)
+        ends = [self.scene.leases[name] for name in owners if name in self.scene.leases]
+        if len(ends) == len(owners):
+            one = len(owners) == 1
+            text = (
+                f"wait for {self.where} until the lease{'' if one else 's'} of {and_words(owners)} end{'s' if one else ''} on {max(ends)}"
+            )
+            text += f", and remove the manifest{'' if len(services) == 1 else 's'} of {' and '.join(services)} then"
+            # Who ends first is asked first.
+            last = sorted(set(self.scene.leases.values()))
+            yield option_of("lease", text, *stop, more=last.index(max(ends)) / len(last), lost=gone)
+        highest = max(owner.priority for owner in needs.values())
+        allow = () if self.scene.problem.preemption else (Edit("fleet", "", "preemption", True),)
+        if allow and highest < self.need.priority:
+            text = f"allow fleet_preemption{LOSERS}"
+            yield option_of("preemption", text, *allow, more=size, lost=gone)
+        elif highest >= self.need.priority and highest < 100:
+            text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}{LOSERS}"
+            yield option_of("priority", text, Edit("service", self.need.service, "priority", highest + 1), *allow, more=size, lost=gone)
+        yield option_of(
+            "stop",
+            f"{self.where} has room for it without {' and '.join(services)}: stop or move what is there",
+            *stop,
+            more=size,
+            lost=gone,
+        )
+
+
+def _without(names: Sequence[str]) -> str:
+    return f", without {' and '.join(repr(name) for name in names)}" if names else ""
