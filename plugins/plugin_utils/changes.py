@@ -58,7 +58,7 @@ MANY: t.Final = 24
 #: At most so many GPUs are added to find out how many it takes.
 MOST_GPUS: t.Final = 64
 #: Kinds that may need any host of the fleet, and not only the one where the place is: others use a raised quota elsewhere.
-_WIDE: t.Final = frozenset({"moves", "preemption", "priority", "quota", "replicas"})
+_WIDE: t.Final = frozenset({"borrow", "moves", "preemption", "priority", "quota", "replicas"})
 # What may be in the way of many GPUs at once.
 _OF_GPUS: t.Final = frozenset({"drain", "cordon", "lost", "outsider", "pinned layout", "policy mode"})
 Key = tuple[str, int]
@@ -323,12 +323,13 @@ class Search:
         return "group" if need.rules.all_or_nothing else "port"
 
     def _quota(self, need: Need) -> Iterator[tuple[str, Option]]:
-        """The quota that it takes; where preemption is allowed, the service may take somebody's place with it."""
-        raised = self.raised(need, True)
-        if raised is not None and self.now.preemption:
-            lower = (place.name for place in self.now.previous if self.scene.needs[place.service].priority < need.priority)
-            raised = raised._replace(text=f"{raised.text}{LOSERS}", lost=tuple(sorted(lower)))
-        yield from () if raised is None else (("quota", raised),)
+        """A loan, or the quota that it takes; where preemption is allowed, the service may take somebody's place with it."""
+        for option in (self.books.borrowing(need), self.raised(need, True)):
+            if option is not None and self.now.preemption:
+                lower = (place.name for place in self.now.previous if self.scene.needs[place.service].priority < need.priority)
+                option = option._replace(text=f"{option.text}{LOSERS}", lost=tuple(sorted(lower)))
+            if option is not None:
+                yield "quota", option
 
     def _with_quota(self, need: Need, options: Sequence[tuple[str, Option]]) -> Iterator[tuple[str, Option]]:
         """The cheapest options, each with the quota that it takes besides."""

@@ -29,6 +29,7 @@ class TeamBooks:
     def __init__(self, problem: Problem, scene: Scene) -> None:
         self._problem = problem
         self._scene = scene
+        self._quotas = {quota.team: quota for quota in problem.quotas}
         # (What is counted, on which boards) -> (team, host) -> how much is used there.
         self._uses: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
         self._charges: dict[Placement, Charge] = {}
@@ -43,10 +44,34 @@ class TeamBooks:
         return tuple(replace(each, limits=(), workspace=None) if each.team in teams else each for each in self._problem.quotas)
 
     def raised(self, need: Need, new: Sequence[Placement]) -> Option | None:
-        """The team's quota, and its workspace's, as they have to be for these new places; None when they are enough."""
-        edits, grown = self.grown({need.team}, new)
-        words = [*grown.get(need.team, ()), *grown.get(SPACES, ())]
+        """The team's quota, and its workspace's, as they have to be for these new places; None when they are enough.
+
+        Where others have borrowed what it asks for, their own quotas too: what they have is no loan then.
+        """
+        books = self._scene.fleet.books
+        asked = (self._charge(place) for place in new if place.service == need.service)
+        lent = any(debit is not None and debit.lent for debit in (books.refusal(need.team, charge) for charge in asked))
+        teams = [need.team, *(self.borrowers(need) if lent else ())]
+        edits, grown = self.grown(teams, new)
+        words = [word for team in (*teams, SPACES) for word in grown.get(team, ())]
         return Option("quota", COSTS["quota"], f"raise {' and '.join(words)} (fleet_quotas)", tuple(edits)) if words else None
+
+    def borrowers(self, need: Need) -> list[str]:
+        """Teams of the workspace of the service's team that have more than their own limits say."""
+        books = self._scene.fleet.books
+        keys = {team: [key_of_limit(limit) for limit in quota.limits] for team, quota in self._quotas.items()}
+        return [team for team in books.teams(books.workspace(need.team)) if any(books.borrows(team, key) for key in keys[team])]
+
+    def borrowing(self, need: Need) -> Option | None:
+        """What other teams of its workspace lend, for a team that does not borrow; None where nobody lends."""
+        quota = self._quotas.get(need.team)
+        if quota is None or quota.borrow or quota.workspace is None:
+            return None
+        if not any(other.lend for team, other in self._quotas.items() if team != need.team and other.workspace == quota.workspace):
+            return None
+        quotas = tuple(replace(each, borrow=each.borrow or each.team == need.team) for each in self._problem.quotas)
+        text = f"let {need.team} borrow what other teams of workspace {quota.workspace} lend ('borrow: true' in fleet_quotas)"
+        return Option("borrow", COSTS["borrow"], text, (Edit("fleet", "", "quotas", quotas),))
 
     def grown(self, teams: Collection[str], new: Sequence[Placement], hosts: tuple[Host, ...] = ()) -> tuple[list[Edit], Grown]:
         """The quotas of these teams, and of their workspaces, as they have to be for these new places.

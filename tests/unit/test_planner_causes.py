@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import typing as t
 from dataclasses import replace
 
 import pytest
@@ -60,6 +61,36 @@ def test_what_a_team_is_raised_to_its_workspace_is_raised_to() -> None:
     asked = replace(asked, quotas=(*asked.quotas, Quota("vision", (Limit("gpus", 1),), "ins")))
     (found,) = proposals(asked)
     assert found.changes[0].sentence == "raise the quota of claims by 1 GPU and that of workspace ins by 1 GPU (fleet_quotas)"
+
+
+def bank(*quotas: Quota) -> dict[str, t.Any]:
+    return {"quotas": quotas, "workspaces": (Workspace("bank", (Limit("memory", sum(each.limits[0].most for each in quotas)),)),)}
+
+
+def test_a_team_that_does_not_borrow_is_told_that_others_lend() -> None:
+    quotas = Quota("claims", (Limit("memory", 50000),), "bank"), Quota("fraud", (Limit("memory", 50000),), "bank", lend=True)
+    needs = [need("other", memory_mib=40000, team="claims"), need(memory_mib=30000, team="claims")]
+    asked = replace(problem([host(gpu(), gpu(1))], needs, [place("other", "0:3g.40gb@0")]), **bank(*quotas))
+    (found,) = proposals(asked)
+    assert [(each.kind, each.sentence) for each in found.changes] == [
+        ("borrow", "let claims borrow what other teams of workspace bank lend ('borrow: true' in fleet_quotas)"),
+        ("quota", "raise the quota of claims by 30384 MiB and that of workspace bank by 30384 MiB (fleet_quotas)"),
+    ]
+    closed = replace(asked, quotas=(quotas[0], replace(quotas[1], lend=False)))
+    assert [each.kind for each in proposals(closed)[0].changes] == ["quota"]
+
+
+def test_what_is_lent_to_a_higher_priority_is_no_loan_where_the_borrower_may_have_it_itself() -> None:
+    quotas = Quota("claims", (Limit("memory", 41000),), "bank", borrow=True), Quota("fraud", (Limit("memory", 41000),), "bank", lend=True)
+    loans = [need(f"loan-{number}", memory_mib=40000, team="claims", priority=90) for number in range(2)]
+    needs = [*loans, need(memory_mib=40000, team="fraud", priority=50)]
+    before = [place("loan-0", "0:3g.40gb@0"), place("loan-1", "0:3g.40gb@4")]
+    asked = replace(problem([host(gpu(), gpu(1))], needs, before), **bank(*quotas))
+    (found,) = proposals(asked)
+    assert (found.cause, found.sentence) == (
+        "quota",
+        "raise the quota of claims by 39384 MiB and that of workspace bank by 39384 MiB (fleet_quotas)",
+    )
 
 
 def test_a_quota_and_a_setting_in_the_way_are_one_change() -> None:
