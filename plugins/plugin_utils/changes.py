@@ -25,9 +25,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Placement,
     Problem,
     Solution,
-    Unplaced,
     planned,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Change, Proposal, change_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import TeamBooks
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     COSTS,
@@ -37,7 +37,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     Edit,
     Option,
     Spot,
-    and_words,
     asks_otherwise,
     cause_of,
     choices_of,
@@ -62,58 +61,6 @@ _WIDE: t.Final = frozenset({"borrow", "moves", "preemption", "priority", "quota"
 # What may be in the way of many GPUs at once.
 _OF_GPUS: t.Final = frozenset({"drain", "cordon", "lost", "outsider", "pinned layout", "policy mode"})
 Key = tuple[str, int]
-
-
-@dataclass(frozen=True)
-class Change:
-    """One thing that a person could do. ``cost``: the less the better (:data:`COSTS`); ``lost``: replicas that give their place for it."""
-
-    kind: str
-    cost: int
-    sentence: str
-    edits: tuple[Edit, ...]
-    lost: tuple[str, ...] = ()
-
-    def apply(self, problem: Problem) -> Problem:
-        """The problem with the change made."""
-        return edited(problem, self.edits)
-
-    def said(self, losers: Sequence[str], pushed: Sequence[str]) -> Change:
-        """With the names of those who lose their places, where who that is had to be found out; ``pushed``: who has another place then."""
-        if LOSERS not in self.sentence:
-            return self
-        names = [*losers, *(f"{name} (which has another place)" for name in pushed)]
-        said = self.sentence.replace(LOSERS, f": {and_words(names)} would give way" if names else "")
-        return replace(self, sentence=said, lost=tuple(losers))
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """Why a replica has no place, in a word of :data:`repair_kinds.CAUSES`, and the cheapest changes, each of which would give it one."""
-
-    service: str
-    replica: int
-    cause: str
-    changes: tuple[Change, ...] = ()
-
-    @property
-    def sentence(self) -> str:
-        """All of them; empty when none was found."""
-        return ", or ".join(change.sentence for change in self.changes)
-
-    def data(self) -> dict[str, t.Any]:
-        """For JSON."""
-        told = [{"kind": change.kind, "change": change.sentence, "gives_way": list(change.lost)} for change in self.changes]
-        return {"service": self.service, "replica": self.replica, "cause": self.cause, "changes": told}
-
-
-def told(solution: Solution, proposals: Iterable[Proposal]) -> Solution:
-    """The solution with the changes that were found as what would help."""
-    found = {(each.service, each.replica): each.sentence for each in proposals if each.changes}
-    unplaced = tuple(
-        Unplaced(each.service, each.replica, each.reason, found.get((each.service, each.replica), each.help)) for each in solution.unplaced
-    )
-    return replace(solution, unplaced=unplaced)
 
 
 @without_sweeps
@@ -143,9 +90,9 @@ def propose(
         for proposal in search.of_service(needs[service], missing[service]):
             found[(proposal.service, proposal.replica)] = proposal
     for key, option in by_quotas(search, [key for key, each in found.items() if not each.changes and each.cause == "quota"]):
-        found[key] = replace(found[key], changes=(_change(option),))
+        found[key] = replace(found[key], changes=(change_of(option),))
     for key, option in by_hosts(search, [key for key, each in found.items() if not each.changes]):
-        found[key] = replace(found[key], changes=(_change(option),))
+        found[key] = replace(found[key], changes=(change_of(option),))
     return [found[(each.service, each.replica)] for each in solution.unplaced]
 
 
@@ -447,7 +394,7 @@ class Search:
             if served is None:
                 return None, set()
             option = exact
-        return _change(option), served
+        return change_of(option), served
 
     def _served(self, need: Need, option: Option, targets: Sequence[int]) -> set[int] | None:
         """Whom of the service the option serves beside those that have a place; None when a target is not among them, or others lose."""
@@ -590,10 +537,6 @@ class Search:
             return False
         hosts = [host for host in self.now.hosts if host.environment == need.environment and any(gpu.board == board for gpu in host.gpus)]
         return bool(hosts) and all((host.name, board) in need.bars for host in hosts)
-
-
-def _change(option: Option) -> Change:
-    return Change(option.kind, option.cost, option.text, option.edits, option.lost)
 
 
 def _elsewhere(place: Placement, old: Placement) -> bool:

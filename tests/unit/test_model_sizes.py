@@ -9,8 +9,8 @@ import re
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Proposal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import plan_fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import facts, gpu_facts, manifest_text
 
 HEADS = 8

@@ -14,7 +14,7 @@ import random
 import typing as t
 from dataclasses import replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose, told
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Drain,
@@ -30,6 +30,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
     Workspace,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import told
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, gpu, host, l40s
 from planner.cold import cold
