@@ -47,10 +47,7 @@ class Look:
         found: list[Blocker] = [*self._board(), *self._policy(), *self._closed(), *([] if size is None else [size])]
         per_gpu = self.need.rules.max_per_gpu
         if per_gpu is not None and self.state.replicas.get(self.need.service, 0) >= per_gpu:
-            text = f"raise its 'max_per_gpu' to {per_gpu + 1}"
-            found.append(
-                Blocker("spread", (option_of("spread", text, Edit("service", self.need.service, "rules.max_per_gpu", per_gpu + 1)),))
-            )
+            found.append(Blocker("spread", tuple(self.scene.spread_wider(self.need, "max_per_gpu", per_gpu))))
         used = self._used()
         if used is not None:
             if not used.options:
@@ -301,7 +298,11 @@ class Look:
             return sum(each.memory_mib for each in owners) >= lacks[0] and sum(each.compute or 0 for each in owners) >= lacks[1]
 
         ways = [*((name,) for name in turn), *(tuple(turn[:many]) for many in range(2, len(turn)))]
-        return tuple(sorted(next(filter(gives, ways), turn)))
+        going = list(next(filter(gives, ways), turn))
+        for name in list(going):
+            rest = [other for other in going if other != name]
+            going = rest if rest and gives(rest) else going
+        return tuple(sorted(going))
 
     def _word(self, owners: Sequence[str]) -> str:
         if owners and all(name in self.scene.leases for name in owners):
@@ -319,17 +320,19 @@ class Look:
         needs = {owner.service: owner for owner in found if owner is not None and not owner.adopted and owner.service != self.need.service}
         if not owners or len([owner for owner in found if owner is not None and owner.service in needs]) < len(owners):
             return
-        services = sorted(needs)
-        gone = tuple(name for service in services for name in self.scene.names_of[service])
-        stop = tuple(Edit("service", service, "replicas", 0) for service in services)
-        size = min(len(gone) / 20, 1)
+        going = [_Going(owner, owners, self.scene.names_of[service]) for service, owner in sorted(needs.items())]
+        every = tuple(name for each in going for name in each.names)
+        gone = tuple(name for each in going for name in each.gone)
+        stop = tuple(Edit("service", each.service, "replicas", each.left) for each in going)
+        size = min(len(every) / 20, 1)
         ends = [self.scene.leases[name] for name in owners if name in self.scene.leases]
         if len(ends) == len(owners):
             one = len(owners) == 1
             text = (
                 f"wait for {self.where} until the lease{'' if one else 's'} of {and_words(owners)} end{'s' if one else ''} on {max(ends)}"
             )
-            text += f", and remove the manifest{'' if len(services) == 1 else 's'} of {' and '.join(services)} then"
+            too = [name for name in gone if name not in owners]
+            text += f", and {_then(going)} then{f', which stops {and_words(too)} too' if too else ''}"
             # Who ends first is asked first.
             last = sorted(set(self.scene.leases.values()))
             yield option_of("lease", text, *stop, more=last.index(max(ends)) / len(last), lost=gone)
@@ -337,17 +340,31 @@ class Look:
         allow = () if self.scene.problem.preemption else (Edit("fleet", "", "preemption", True),)
         if allow and highest < self.need.priority:
             text = f"allow fleet_preemption{LOSERS}"
-            yield option_of("preemption", text, *allow, more=size, lost=gone)
+            yield option_of("preemption", text, *allow, more=size, lost=every)
         elif highest >= self.need.priority and highest < 100:
             text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}{LOSERS}"
-            yield option_of("priority", text, Edit("service", self.need.service, "priority", highest + 1), *allow, more=size, lost=gone)
-        yield option_of(
-            "stop",
-            f"{self.where} has room for it without {' and '.join(services)}: stop or move what is there",
-            *stop,
-            more=size,
-            lost=gone,
-        )
+            yield option_of("priority", text, Edit("service", self.need.service, "priority", highest + 1), *allow, more=size, lost=every)
+        text = f"{self.where} has room for it without {' and '.join(each.words for each in going)}: stop or move what is there"
+        yield option_of("stop", text, *stop, more=min(len(gone) / 20, 1), lost=gone)
+
+
+class _Going:
+    """A service of which some replicas are to go: those of the highest numbers go first, so that as many are left as are below these."""
+
+    def __init__(self, owner: Need, asked: Iterable[str], names: tuple[str, ...]) -> None:
+        self.service = owner.service
+        self.names = names
+        number = {name: int(name.rpartition("-")[2]) for name in names}
+        self.left = min(number[name] for name in asked if name in number) - 1
+        self.gone = tuple(name for name in names if number[name] > self.left)
+        self.words = f"{and_words(self.gone)} ('replicas: {self.left}')" if self.left else self.service
+
+
+def _then(going: Sequence[_Going]) -> str:
+    """What has to be written for these to go."""
+    none = [each.service for each in going if not each.left]
+    words = [f"remove the manifest{'s' if len(none) > 1 else ''} of {' and '.join(none)}"] if none else []
+    return " and ".join([*words, *(f"write 'replicas: {each.left}' for {each.service}" for each in going if each.left)])
 
 
 def _without(names: Sequence[str]) -> str:

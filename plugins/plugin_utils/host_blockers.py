@@ -38,7 +38,10 @@ def _resource_options(host: HostState, need: Need, kind: str, want: float, have:
 def _port_options(host: HostState, need: Need, refusal: str, asked: frozenset[int]) -> Iterator[Option]:
     free = tuple((port, None) for port, _number in need.ports)
     if free != need.ports:
-        text = f"leave the host port out ({refusal} of {host.host.name}), and a free one is chosen"
+        # One of its own may have it, or would: the others of a group without a place are told of nobody who has none either.
+        own = next((port for port, number in need.ports if number is not None and _is_of(need, host.ports.get(number))), None)
+        why = f"{refusal} of {host.host.name}" if own is None else f"only one replica on a host can have that of '{own}'"
+        text = f"leave the host port out ({why}), and a free one is chosen"
         yield option_of("port", text, Edit("service", need.service, "ports", free))
     busy = {*host.ports, *host.host.listening, *asked}
     taken = {*busy, *host.host.ports}
@@ -48,6 +51,10 @@ def _port_options(host: HostState, need: Need, refusal: str, asked: frozenset[in
     if len(fresh) == missing and (free == need.ports or not set(host.host.ports) - busy):
         text = f"widen fleet_ports of {host.host.name} by {len(fresh)}"
         yield option_of("ports", text, Edit("host", host.host.name, "ports", (*host.host.ports, *fresh)))
+
+
+def _is_of(need: Need, name: str | None) -> bool:
+    return name is not None and name.rpartition("-")[0] == need.service
 
 
 def data_blockers(host: HostState, need: Need) -> Iterator[Blocker]:

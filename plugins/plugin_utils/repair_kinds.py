@@ -254,22 +254,39 @@ def named(option: Option, service: str) -> Option:
 
 def combined(host: str, choice: Parts) -> Option:
     """All that has to be done for one place, as one option, under the name of the dearest. What a later one does again is left out."""
-    parts: list[tuple[str, Option]] = []
-    known: set[tuple[str, str, str]] = set()
-    for part in reversed(choice):
-        touched = {edit[:3] for edit in part[1].edits}
-        if not touched <= known:
-            parts.insert(0, part)
-            known |= touched
+    parts = [part for number, part in enumerate(choice) if not _done_by(part[1], choice[:number], choice[number + 1 :])]
     options = [option for _cause, option in parts]
     dearest = max(options, key=lambda option: (option.cost, option.text))
-    edits = tuple(edit for option in options for edit in option.edits)
+    edits = _fewest_left([edit for option in options for edit in option.edits])
     lost = tuple(sorted({name for _cause, option in choice for name in option.lost}))
     text = "; and ".join(dict.fromkeys(option.text for option in options))
     gentle = tuple((cause, option) for cause, option in parts if not option.lost and LOSERS not in option.text)
     # Nobody gives way where others move, on whatever host.
     mild = combined("", gentle) if 0 < len(gentle) < len(options) else None
     return Option(dearest.kind, sum(option.cost for option in options), text, edits, lost, host, mild, tuple(parts))
+
+
+def _done_by(option: Option, earlier: Parts, later: Parts) -> bool:
+    """Do later ones do it again, or do others leave no more replicas of the service that it stops some of?"""
+    before, after = ([edit for _cause, other in parts for edit in other.edits] for parts in (earlier, later))
+
+    def again(edit: Edit) -> bool:
+        same = [each.value for each in after if each[:3] == edit[:3]]
+        if edit.field != "replicas":
+            return bool(same)
+        return any(left <= edit.value for left in same) or any(each[:3] == edit[:3] and each.value < edit.value for each in before)
+
+    return all(map(again, option.edits))
+
+
+def _fewest_left(edits: Iterable[Edit]) -> tuple[Edit, ...]:
+    """Where several stop replicas of one service, as many are left as the one leaves who leaves the fewest."""
+    fewest: dict[str, int] = {}
+    known = list(edits)
+    for edit in known:
+        if edit.field == "replicas":
+            fewest[edit.name] = min(edit.value, fewest.get(edit.name, edit.value))
+    return tuple(edit._replace(value=fewest[edit.name]) if edit.field == "replicas" else edit for edit in known)
 
 
 def without(option: Option, part: Option) -> Option:

@@ -112,7 +112,8 @@ class Scene:
         """All of a need that a GPU asks about: the same for many services that have no place yet."""
         service = need.service if need.service in self.names_of else SELF
         rules = Rules(max_per_gpu=need.rules.max_per_gpu)
-        return replace(need, service=service, replicas=1, resources=Resources(), ports=(), team="", rules=rules, data_class="")
+        replicas = 1 if rules.max_per_gpu is None else need.replicas
+        return replace(need, service=service, replicas=replicas, resources=Resources(), ports=(), team="", rules=rules, data_class="")
 
     def _on_gpus(self, host: HostState, bare: Need) -> Sequence[tuple[Blocker, ...]]:
         """As :meth:`_of_gpus`, remembered."""
@@ -212,7 +213,7 @@ class Scene:
         rules, service = need.rules, need.service
         there = sorted(other for other, count in host.replicas.items() if count and other != service)
         if rules.max_per_host is not None and host.replicas.get(service, 0) >= rules.max_per_host:
-            yield Blocker("spread", tuple(self._spread_wider(host.replicas[service], need)))
+            yield Blocker("spread", tuple(self.spread_wider(need, "max_per_host", host.replicas[service])))
         against = [other for other in there if other in rules.apart or service in self._rules_of(other).apart]
         if against:
             edits = [Edit("service", service, "rules.apart", tuple(other for other in rules.apart if other not in against))]
@@ -228,12 +229,13 @@ class Scene:
             text = f"let it be on a host without {' or '.join(rules.together)} ('together')"
             yield Blocker("together", (option_of("together", text, Edit("service", service, "rules.together", ())),))
 
-    def _spread_wider(self, here: int, need: Need) -> Iterator[Option]:
-        """One more on a host, or so many that all of its replicas have a host."""
-        hosts = sum(host.environment == need.environment and host.may_have(need) and not host.down for host in self.problem.hosts)
-        for more in sorted({here + 1, max(here + 1, -(-need.replicas // max(1, hosts)))}):
-            text = f"raise its 'max_per_host' to {more}"
-            yield option_of("spread", text, Edit("service", need.service, "rules.max_per_host", more), more=more / max(more, need.replicas))
+    def spread_wider(self, need: Need, rule: str, here: int) -> Iterator[Option]:
+        """One more on a host or GPU than are ``here``, or so many that all of its replicas have one."""
+        hosts = [host for host in self.problem.hosts if host.admits(need) and not host.down]
+        there = sum(need.wants(gpu.board) for host in hosts for gpu in host.gpus) if rule == "max_per_gpu" else len(hosts)
+        for more in sorted({here + 1, max(here + 1, -(-need.replicas // max(1, there)))}):
+            edit = Edit("service", need.service, f"rules.{rule}", more)
+            yield option_of("spread", f"raise its '{rule}' to {more}", edit, more=(more - here - 1) / max(more, need.replicas))
 
     def misfit(self, need: Need) -> str | None:
         """What of a need no board of its hosts could serve, even empty, where that is so of all of them."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import planned, propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Limit, Problem, Quota, Workspace
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Limit, Problem, Quota, Rules, Workspace
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, gpu, host, l40s, need, place, problem
 
@@ -156,3 +156,84 @@ def test_no_more_ports_are_asked_for_than_are_missing() -> None:
     taken = frozenset(range(18000, 18005))
     (found,) = proposals(problem([host(l40s(0), ports=tuple(range(18000, 18008)), listening=taken)], [five]))
     assert found.changes[0].sentence == "widen fleet_ports of h1 by 2"
+
+
+NOTEBOOKS = [place("nb", str(number), mode="whole", replica=number + 1) for number in range(3)]
+
+
+def told_of_notebooks(count: int, **leases: str) -> Proposal:
+    """Three replicas of one service have all GPUs."""
+    hosts = [host(*(gpu(number) for number in range(3)))]
+    asked = problem(hosts, [need("nb", "exclusive", replicas=3), need("ocr", "exclusive", count=count)], NOTEBOOKS)
+    (found,) = proposals(asked, {f"nb-{name[1:]}": day for name, day in leases.items()})
+    return found
+
+
+@pytest.mark.parametrize(
+    ("days", "sentence", "gone"),
+    [
+        (
+            {"_2": "2026-12-02", "_3": "2026-12-01"},
+            "wait for h1 GPU-h1-2 until the lease of nb-3 ends on 2026-12-01, and write 'replicas: 2' for nb then",
+            ("nb-3",),
+        ),
+        (
+            {"_2": "2026-12-01"},
+            "wait for h1 GPU-h1-1 until the lease of nb-2 ends on 2026-12-01, and write 'replicas: 1' for nb then, which stops nb-3 too",
+            ("nb-2", "nb-3"),
+        ),
+        (
+            {"_1": "2026-12-01"},
+            "wait for h1 GPU-h1-0 until the lease of nb-1 ends on 2026-12-01, and remove the manifest of nb then, "
+            "which stops nb-2 and nb-3 too",
+            ("nb-1", "nb-2", "nb-3"),
+        ),
+    ],
+)
+def test_of_a_service_with_several_leases_no_more_stop_than_have_to_and_all_are_named(
+    days: dict[str, str], sentence: str, gone: tuple[str, ...]
+) -> None:
+    first = told_of_notebooks(1, **days).changes[0]
+    assert (first.sentence, first.lost) == (sentence, gone)
+
+
+def test_where_two_of_one_service_have_to_go_as_many_are_left_as_the_lower_one_leaves() -> None:
+    first = told_of_notebooks(2, _1="2027-01-01", _2="2026-12-01", _3="2026-12-02").changes[0]
+    assert first.edits == (("service", "nb", "replicas", 1),)
+    assert first.lost == ("nb-2", "nb-3")
+    assert "until the lease of nb-2 ends on 2026-12-01" in first.sentence
+
+
+def test_who_is_to_be_stopped_or_moved_is_told_by_name() -> None:
+    """Only the GPU of the last one serves."""
+    needs = [need("nb", "exclusive", replicas=3), need("ocr", "exclusive", models=("l40s",))]
+    (found,) = proposals(problem([host(gpu(0), gpu(1), l40s(2))], needs, NOTEBOOKS))
+    assert found.changes[-1].sentence == "h1 GPU-h1-2 has room for it without nb-3 ('replicas: 2'): stop or move what is there"
+    assert found.changes[-1].lost == ("nb-3",)
+
+
+def test_max_per_gpu_is_raised_as_far_as_all_need() -> None:
+    found = proposals(problem([host(gpu(0), gpu(1))], [need(replicas=6, rules=Rules(max_per_gpu=1))]))
+    assert [each.sentence for each in found] == ["raise its 'max_per_gpu' to 2"] * 2 + ["raise its 'max_per_gpu' to 3"] * 2
+
+
+def test_of_sharers_who_are_not_enough_alone_none_goes_too_many() -> None:
+    sizes = {"aa": 5000, "bb": 15000, "cc": 15000}
+    asked = problem(
+        [host(l40s(), modes=("shared",))],
+        [*(need(name, "shared", size, priority=10) for name, size in sizes.items()), need("ocr", "shared", 37000)],
+        [place(name, "0", mode="shared") for name in sizes],
+    )
+    (found,) = proposals(asked)
+    assert found.changes[-1].sentence == "allow fleet_preemption: bb-1 and cc-1 would give way"
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_a_port_that_one_of_its_own_has_is_told_without_who_has_it(together: bool) -> None:
+    """Of a group without a place nobody has it yet."""
+    hosts = [host(gpu(0), gpu(1)), host(gpu(0, "h2"), name="h2")]
+    found = proposals(problem(hosts, [need(replicas=3, ports=(("http", 17000),), rules=Rules(all_or_nothing=together))]))
+    assert len(found) == (3 if together else 1)
+    assert {each.sentence for each in found} == {
+        "leave the host port out (only one replica on a host can have that of 'http'), and a free one is chosen"
+    }
