@@ -224,8 +224,10 @@ def test_of_sharers_who_are_not_enough_alone_none_goes_too_many() -> None:
         [*(need(name, "shared", size, priority=10) for name, size in sizes.items()), need("ocr", "shared", 37000)],
         [place(name, "0", mode="shared") for name in sizes],
     )
-    (found,) = proposals(asked)
-    assert found.changes[-1].sentence == "allow fleet_preemption: bb-1 and cc-1 would give way"
+    (found,) = proposals(asked, {f"{name}-1": "2026-12-01" for name in sizes})
+    assert found.changes[0].sentence == (
+        "wait for h1 GPU-h1-0 until the leases of bb-1 and cc-1 end on 2026-12-01, and remove the manifests of bb and cc then"
+    )
 
 
 @pytest.mark.parametrize("together", [False, True])
