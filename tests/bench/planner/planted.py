@@ -143,6 +143,18 @@ def slice_on_boards_without_mig(made: World) -> None:
     made.home(gpus=(l40s(0), l40s(1)))
 
 
+@plant("profile")
+def slice_where_one_mode_is_allowed_and_no_board_has_mig(made: World) -> None:
+    """No board here has MIG, and of other ways to have a GPU one is allowed, or none."""
+    made.home(gpus=(l40s(0), l40s(1)), modes=(made.rng.choice(("whole", "shared", "mig")),))
+
+
+@plant("profile")
+def profile_and_more_than_any_slice(made: World) -> None:
+    """A profile, and more memory than even the largest slice has."""
+    made.target = replace(made.target, profile=made.rng.choice(("1g.10gb", "3g.40gb")), memory_mib=made.rng.choice((80385, 90000)))
+
+
 def _exclusive(made: World) -> None:
     made.target = replace(made.target, isolation="exclusive")
 
@@ -174,6 +186,13 @@ def more_gpus_than_a_host_has(made: World) -> None:
 def environment_of_no_host(made: World) -> None:
     """No host has the environment."""
     made.target = replace(made.target, environment=made.rng.choice(("training", "staging")))
+
+
+@plant("environment")
+def environment_of_no_host_and_no_mig(made: World) -> None:
+    """No host has the environment, and no board of those with room has MIG."""
+    made.home(gpus=(l40s(0), l40s(1)))
+    environment_of_no_host(made)
 
 
 def _classes_elsewhere(made: World) -> None:
@@ -293,6 +312,17 @@ def together_with_nobody(made: World) -> None:
     made.target = replace(made.target, rules=Rules(together=("store",)))
 
 
+def _store_beside_it(made: World) -> None:
+    made.needs.append(need("store", priority=50))
+    made.target = replace(made.target, rules=Rules(together=("store",)))
+
+
+@plant("policy mode", _store_beside_it)
+def together_with_somebody_who_waits_for_the_same(made: World) -> None:
+    """It goes together with another service, and neither may have a slice."""
+    made.home(modes=("whole",))
+
+
 # Teams.
 
 
@@ -314,6 +344,27 @@ def quota_of_memory(made: World) -> None:
 def quota_of_slices(made: World) -> None:
     """The team's memory slices are used up."""
     _quota(Limit("slices", made.rng.choice((4, 5))))(made)
+
+
+@plant("quota", _team)
+def quota_of_who_does_not_borrow(made: World) -> None:
+    """The team's memory is used up; another team lends."""
+    claims = Quota("claims", (Limit("memory", made.rng.choice((40192, 45000))),), "ins")
+    fraud = Quota("fraud", (Limit("memory", 90000),), "ins", lend=True)
+    made.more.update(quotas=(claims, fraud), workspaces=(Workspace("ins", (Limit("memory", 200000),)),))
+
+
+def _loans(made: World) -> None:
+    for start in (0, 4):
+        made.on_home(f"loan-{start}", f"1:3g.40gb@{start}", memory_mib=40000, team="fraud", priority=90)
+
+
+@plant("quota", _loans)
+def quota_that_is_lent_to_a_higher_priority(made: World) -> None:
+    """Nothing of the team's memory is used, and it is lent."""
+    claims = Quota("claims", (Limit("memory", 20000),), "ins", lend=True)
+    fraud = Quota("fraud", (Limit("memory", made.rng.choice((61000, 65000))),), "ins", borrow=True)
+    made.more.update(quotas=(claims, fraud), workspaces=(Workspace("ins", (Limit("memory", 200000),)),))
 
 
 def _team_of_whole_gpus(made: World) -> None:
@@ -368,6 +419,15 @@ def notebooks_until_their_lease_ends(made: World) -> None:
     """Whole GPUs of notebooks with a lease."""
     _both(made, "notebook", priority=50)
     made.leases.update({"notebook-a-1": "2026-12-01", "notebook-b-1": "2026-12-24"})
+
+
+@plant("lease")
+def some_replicas_with_a_lease(made: World) -> None:
+    """Whole GPUs of two replicas of one service; one of them has a lease."""
+    made.target = replace(made.target, isolation="exclusive")
+    made.needs.append(need("notebook", "exclusive", memory_mib=9000, replicas=2))
+    made.previous += [place("notebook", str(number), mode="whole", replica=number + 1) for number in range(2)]
+    made.leases[f"notebook-{made.rng.choice((1, 2))}"] = "2026-12-01"
 
 
 @plant("lease")
