@@ -10,12 +10,11 @@ What is tried is bounded by an amount of work and not by a clock, so the same in
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all import by_hosts, by_quotas
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.model_sizes import ModelSize, sized
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import gpus_of, host_with, kinds_of, serves, words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan, without_sweeps
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
@@ -70,12 +69,12 @@ def propose(
     leases: Mapping[str, str] | None = None,
     boards: Sequence[Gpu] = (),
     budget: int = BUDGET,
-    models: Mapping[str, ModelSize] | None = None,
+    models: Mapping[str, Callable[[Option], Option]] | None = None,
 ) -> list[Proposal]:
     """For each replica without a place the cause and the changes, in the order of ``solution.unplaced``.
 
     ``leases``: replica -> when its lease ends, as people read it. ``boards``: GPUs that can be bought beside those that the fleet has.
-    ``models``: service -> what its ``model`` block comes to, of those that have one.
+    ``models``: service -> what makes an option one for the owner of its model (``model_sizes.py``).
     """
     if not solution.unplaced:
         return []
@@ -127,7 +126,7 @@ class Search:
         self.solution = solution
         self.leases = leases
         self.boards = boards
-        self.models: Mapping[str, ModelSize] = {}
+        self.models: Mapping[str, Callable[[Option], Option]] = {}
         self.many = len(solution.unplaced) > MANY and len(solution.unplaced) * len(problem.hosts) > 16 * MANY
         # Of many, most are only served by what serves all.
         self.budget = self.left = budget // 2 if self.many else budget
@@ -175,8 +174,9 @@ class Search:
             self.known[alike] = _Known(*self._options(alike, rest), self._board(alike))
         known = self.known[alike]
         cause = known.cause
-        model = self.models.get(need.service)
-        options = [(word, sized(named(option, need.service), need.service, model)) for word, option in known.options]
+        options = [(word, named(option, need.service)) for word, option in known.options]
+        if need.service in self.models:
+            options = [(word, self.models[need.service](option)) for word, option in options]
         if (known.room or self.now.preemption) and self.books.limits(need) and not self.many:
             options = sorted([*options, *self._quota(need)], key=lambda each: (each[1].cost, each[1].text))
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options

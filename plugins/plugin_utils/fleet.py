@@ -20,7 +20,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.leasing import lease_
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.model_sizes import sizes_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.model_sizes import as_models_need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move, moved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.placement_rules import mistakes
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
@@ -118,7 +118,7 @@ def plan_fleet(
     digests = {manifest.service: manifest.digest() for manifest in manifests}
     lines = [line for plan in previous.values() for line in plan.data["services"]]
     solution, emptied, closer = _decided(problem, move, 0 if any(host.get("unread") for host in hosts.values()) else consolidate)
-    explained = propose(problem, solution, lease_ends(hosts), boards_of(catalogue), models=sizes_of(manifests))
+    explained = propose(problem, solution, lease_ends(hosts), boards_of(catalogue), models=as_models_need(manifests))
     solution = told(solution, explained)
     adopted = [manifest.service for manifest in manifests if manifest.model.lifecycle == "adopted"]
     plans: dict[str, HostPlan] = {}

@@ -320,9 +320,9 @@ class Look:
         needs = {owner.service: owner for owner in found if owner is not None and not owner.adopted and owner.service != self.need.service}
         if not owners or len([owner for owner in found if owner is not None and owner.service in needs]) < len(owners):
             return
-        going = [_Going(owner, owners, self.scene.names_of[service]) for service, owner in sorted(needs.items())]
-        every = tuple(name for each in going for name in each.names)
-        gone = tuple(name for each in going for name in each.gone)
+        going = [_Going(service, owners, self.scene.names_of[service]) for service in sorted(needs)]
+        every = tuple([name for each in going for name in each.names])
+        gone = tuple([name for each in going for name in each.gone])
         stop = tuple(Edit("service", each.service, "replicas", each.left) for each in going)
         size = min(len(every) / 20, 1)
         ends = [self.scene.leases[name] for name in owners if name in self.scene.leases]
@@ -351,13 +351,21 @@ class Look:
 class _Going:
     """A service of which some replicas are to go: those of the highest numbers go first, so that as many are left as are below these."""
 
-    def __init__(self, owner: Need, asked: Iterable[str], names: tuple[str, ...]) -> None:
-        self.service = owner.service
-        self.names = names
-        number = {name: int(name.rpartition("-")[2]) for name in names}
-        self.left = min(number[name] for name in asked if name in number) - 1
-        self.gone = tuple(name for name in names if number[name] > self.left)
-        self.words = f"{and_words(self.gone)} ('replicas: {self.left}')" if self.left else self.service
+    def __init__(self, service: str, asked: Iterable[str], names: tuple[str, ...]) -> None:
+        self.service = service
+        self.names = self.gone = names
+        self.left = 0
+        if len(names) > 1:
+            self.left = min(_number(name) for name in asked if name in names) - 1
+            self.gone = tuple(name for name in names if _number(name) > self.left)
+
+    @property
+    def words(self) -> str:
+        return f"{and_words(self.gone)} ('replicas: {self.left}')" if self.left else self.service
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition("-")[2])
 
 
 def _then(going: Sequence[_Going]) -> str:

@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import model_mib, tokens_that_fit
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import Edit, Option, combined
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.runtime_rules import SPREADING
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
 
 
 @dataclass(frozen=True)
@@ -51,19 +54,18 @@ class ModelSize:
         return count if self.spreads else 1
 
 
-def sizes_of(manifests: Iterable[Manifest]) -> dict[str, ModelSize]:
-    """Service -> its model's size, of those that have one."""
-    return {
-        each.service: ModelSize(each.model.model.model_dump(), each.model.runtime, each.model.gpu.count, each.model.gpu.memory or 0)
-        for each in manifests
-        if each.model.model is not None
-    }
+def as_models_need(manifests: Iterable[Manifest]) -> dict[str, Callable[[Option], Option]]:
+    """Service -> what makes an option one for its owner, of those that serve a model: in the words of its ``model`` block, and with the
+    memory that fewer GPUs need."""
+    found = {}
+    for each in manifests:
+        if (model := each.model.model) is not None:
+            size = ModelSize(model.model_dump(), each.model.runtime, each.model.gpu.count, each.model.gpu.memory or 0)
+            found[each.service] = partial(_for_owner, service=each.service, size=size)
+    return found
 
 
-def sized(option: Option, service: str, size: ModelSize | None) -> Option:
-    """The option as the owner of a model has to be told it, and with the memory that fewer GPUs need."""
-    if size is None:
-        return option
+def _for_owner(option: Option, service: str, size: ModelSize) -> Option:
     values = {edit.field: edit.value for edit in option.edits if edit[:2] == ("service", service)}
     return _sized(option, service, size, size.at_most(values.get("count", size.count)), "memory_mib" in values)
 
