@@ -57,7 +57,7 @@ class ModelSize:
 def as_models_need(manifests: Iterable[Manifest]) -> dict[str, Callable[[Option], Option]]:
     """Service -> what makes an option one for its owner, of those that serve a model: in the words of its ``model`` block, and with the
     memory that fewer GPUs need."""
-    found = {}
+    found: dict[str, Callable[[Option], Option]] = {}
     for each in manifests:
         if (model := each.model.model) is not None:
             size = ModelSize(model.model_dump(), each.model.runtime, each.model.gpu.count, each.model.gpu.memory or 0)
