@@ -78,8 +78,7 @@ def propose(
     """
     if not solution.unplaced:
         return []
-    search = Search(problem, solution, leases or {}, boards, budget)
-    search.models = models or {}
+    search = Search(problem, solution, leases or {}, boards, budget, models or {})
     missing: dict[str, list[int]] = {}
     for each in solution.unplaced:
         missing.setdefault(each.service, []).append(each.replica)
@@ -121,12 +120,20 @@ class _Known:
 class Search:
     """The search of one solution's changes. ``left``: the work that may still be spent."""
 
-    def __init__(self, problem: Problem, solution: Solution, leases: Mapping[str, str], boards: Sequence[Gpu], budget: int) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        solution: Solution,
+        leases: Mapping[str, str],
+        boards: Sequence[Gpu],
+        budget: int,
+        models: Mapping[str, Callable[[Option], Option]],
+    ) -> None:
         self.now = planned(problem, solution)
         self.solution = solution
         self.leases = leases
         self.boards = boards
-        self.models: Mapping[str, Callable[[Option], Option]] = {}
+        self.models = models
         self.many = len(solution.unplaced) > MANY and len(solution.unplaced) * len(problem.hosts) > 16 * MANY
         # Of many, most are only served by what serves all.
         self.budget = self.left = budget // 2 if self.many else budget

@@ -118,7 +118,9 @@ def plan_fleet(
     digests = {manifest.service: manifest.digest() for manifest in manifests}
     lines = [line for plan in previous.values() for line in plan.data["services"]]
     solution, emptied, closer = _decided(problem, move, 0 if any(host.get("unread") for host in hosts.values()) else consolidate)
-    explained = propose(problem, solution, lease_ends(hosts), boards_of(catalogue), models=as_models_need(manifests))
+    without_place = {each.service for each in solution.unplaced}
+    models = as_models_need(manifest for manifest in manifests if manifest.service in without_place)
+    explained = propose(problem, solution, lease_ends(hosts), boards_of(catalogue), models=models)
     solution = told(solution, explained)
     adopted = [manifest.service for manifest in manifests if manifest.model.lifecycle == "adopted"]
     plans: dict[str, HostPlan] = {}

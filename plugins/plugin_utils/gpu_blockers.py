@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
@@ -108,10 +108,8 @@ class Look:
         if gpu.cordoned:
             text = f"{self.where} is cordoned: take it out of fleet_cordoned_gpus"
             yield Blocker("cordon", (option_of("uncordon", text, Edit("gpu", gpu.uuid, "cordoned", False)),))
-        others = [name for one in gpu.instances for name in one.outsiders] if self.mode != "mig" else []
-        busy = [*gpu.outsiders, *others]
-        if busy and not self.state.tenants and not self.state.owners:
-            quiet = tuple(replace(one, outsiders=()) for one in gpu.instances) if others else gpu.instances
+        if busy := self.state.busy(self.mode):
+            quiet = gpu.instances if self.mode == "mig" else tuple(replace(one, outsiders=()) for one in gpu.instances)
             edits = (Edit("gpu", gpu.uuid, "outsiders", ()), Edit("gpu", gpu.uuid, "instances", quiet))
             yield Blocker("outsider", (option_of("outsider", f"stop {busy[0]} on {self.where}, or run playbook adopt", *edits),))
 
@@ -130,8 +128,11 @@ class Look:
         if need.memory_mib <= most:
             return None
         text = f"the GPUs of {self.host.name} have {format_size(most)} to give: ask for no more"
-        less = option_of("memory", text, Edit("service", need.service, "memory_mib", most), more=1 - most / need.memory_mib)
-        return Blocker("memory", (less,) if most > 0 else ())
+        return Blocker("memory", (self._less_memory(text, most),) if most > 0 else ())
+
+    def _less_memory(self, text: str, mib: int) -> Option:
+        edit = Edit("service", self.need.service, "memory_mib", mib)
+        return option_of("memory", text, edit, more=1 - mib / self.need.memory_mib)
 
     def _acceptable(self, need: Need) -> tuple[str, ...]:
         cutter = self.state.cutter
@@ -152,7 +153,7 @@ class Look:
             largest = cutter.largest_mib
             if need.memory_mib > largest and self._acceptable(replace(need, memory_mib=largest)):
                 text = f"the largest slice here has {format_size(largest)}: ask for no more"
-                yield option_of("memory", text, Edit("service", service, "memory_mib", largest), more=1 - largest / need.memory_mib)
+                yield self._less_memory(text, largest)
             if need.compute and self._acceptable(replace(need, compute=None)):
                 most = max(
                     cutter.profiles[name].sm / cutter.sm for name in cutter.acceptable(need.memory_mib, None, need.profile) if cutter.sm
@@ -168,20 +169,21 @@ class Look:
     def _not_sliced(self) -> Iterator[Option]:
         """The same need with a GPU of its own, or where its host has none of these with a part of a shared one."""
         need, host = self.need, self.host
-        without = [name for name in ("profile", "compute") if getattr(need, name) is not None]
         if "whole" in host.modes or (self.state.cutter is None and "shared" not in host.modes):
             if need.memory_mib <= self.gpu.memory_mib:
-                text = f"write 'isolation: exclusive'{_without(without)}: {host.name} has whole GPUs"
-                edits = [Edit("service", need.service, name, None) for name in without]
-                yield option_of("isolation", text, Edit("service", need.service, "isolation", "exclusive"), *edits)
+                yield self._isolated("exclusive", "whole", ("profile", "compute"), {})
         elif "shared" in host.modes and 0 < need.memory_mib <= self.gpu.memory_mib - host.shared_reserve_mib:
-            edits = [Edit("service", need.service, "isolation", "shared")]
-            edits += [Edit("service", need.service, "profile", None)] if need.profile is not None else []
-            sharing = need.sharing if need.sharing in host.sharing or not host.sharing else host.sharing[0]
-            how = f" and 'sharing: {sharing}'" if sharing != need.sharing else ""
-            edits += [Edit("service", need.service, "sharing", sharing)] if how else []
-            text = f"write 'isolation: shared'{how}{_without(without[:1] if need.profile is not None else [])}: {host.name} has shared GPUs"
-            yield option_of("isolation", text, *edits)
+            other = {"sharing": host.sharing[0]} if host.sharing and need.sharing not in host.sharing else {}
+            yield self._isolated("shared", "shared", ("profile",), other)
+
+    def _isolated(self, isolation: str, mode: str, fields: Iterable[str], besides: Mapping[str, str]) -> Option:
+        """``fields``: what it may not say then; ``besides``: what it has to say too."""
+        without = [name for name in fields if getattr(self.need, name) is not None]
+        said = {"isolation": isolation, **besides}
+        words = and_words([f"'{name}: {value}'" for name, value in said.items()])
+        text = f"write {words}{_without(without)}: {self.host.name} has {mode} GPUs"
+        edits = (Edit("service", self.need.service, name, value) for name, value in {**said, **dict.fromkeys(without)}.items())
+        return option_of("isolation", text, *edits)
 
     def _used(self) -> Blocker | None:
         """What others have of the GPU already."""
@@ -267,14 +269,7 @@ class Look:
             cause = "policy mode"
         elif 0 < state.memory_free < need.memory_mib:
             text = f"ask for {format_size(state.memory_free)} or less: {self.where} has no more left to share"
-            options.append(
-                option_of(
-                    "memory",
-                    text,
-                    Edit("service", need.service, "memory_mib", state.memory_free),
-                    more=1 - state.memory_free / need.memory_mib,
-                )
-            )
+            options.append(self._less_memory(text, state.memory_free))
         elif need.compute and 0 < state.compute_free < need.compute:
             text = f"ask for {state.compute_free:g} of the compute: {self.where} has no more left to share"
             options.append(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Problem
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
@@ -36,6 +36,8 @@ def unknown_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Ca
     boards = _boards(problem, catalogue)
     seen = {profile.name for host in hosts for gpu in host.gpus if gpu.geometry is not None for profile in gpu.geometry.profiles}
     profiles = sorted(seen | catalogue.profiles)
+    without_mig = _without_mig(problem, catalogue)
+    needs = {need.service: need for need in problem.needs}
     names = (
         ("environment", "fleet_environment", sorted({host.environment for host in hosts})),
         ("data_class", "fleet_data_classes", sorted({each for host in hosts for each in host.data_classes})),
@@ -46,7 +48,7 @@ def unknown_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Ca
             if word is not None and word not in known and (meant := _meant(word, known)):
                 yield manifest.located.error((field,), f"no host has '{word}' ({setting})", f"did you mean '{meant}'?")
         if manifest.service not in placed or manifest.service in problem.changed:
-            yield from _without_mig(manifest, problem, catalogue)
+            yield from _not_sliced(manifest, needs[manifest.service], boards, without_mig)
         if manifest.service not in serving:
             continue
         asked = manifest.model.gpu
@@ -72,26 +74,26 @@ def idle_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Catal
             yield f"fleet_quotas.teams.{quota.team}.models.{word}: no board has '{word}' in its name; {hint}"
 
 
-def _without_mig(manifest: Manifest, problem: Problem, catalogue: Catalogue) -> Iterator[FleetError]:
-    """A line where a slice is asked for and ``models`` allows nothing but boards of which the catalogue knows that they have no MIG.
+def _without_mig(problem: Problem, catalogue: Catalogue) -> set[str]:
+    """Boards of which the catalogue knows that they have no MIG, and no host shows that they do."""
+    capable = {gpu.board for host in problem.hosts for gpu in host.gpus if gpu.geometry is not None}
+    return {name for name, board in catalogue.boards.items() if board.without_mig} - capable
+
+
+def _not_sliced(manifest: Manifest, need: Need, boards: Iterable[str], without_mig: Collection[str]) -> Iterator[FleetError]:
+    """A line where a slice is asked for and ``models`` allows nothing but boards that have no MIG.
 
     Boards that it does not know may have it, and so may those that are still to come, where a word names none of today.
     """
     asked = manifest.model.gpu
     if asked.isolation != "slice" or manifest.model.lifecycle == "adopted" or not asked.models:
         return
-    allowed = [board for board in _boards(problem, catalogue) if _says(asked.models, board) and not _says(asked.not_models, board)]
-    capable = {gpu.board for host in problem.hosts for gpu in host.gpus if gpu.geometry is not None}
-    never = [board for board in allowed if board in catalogue.boards and catalogue.boards[board].without_mig and board not in capable]
-    words = [word for word in asked.models if not _says(asked.not_models, word.lower())]
-    if allowed == never and all(_names_any(word, allowed) for word in words):
+    allowed = [board for board in boards if need.wants(board)]
+    words = [word for word in asked.models if not any(_names_any(other, [word.lower()]) for other in asked.not_models)]
+    if all(board in without_mig for board in allowed) and all(_names_any(word, allowed) for word in words):
         wrong = f"a slice cannot be had: {', '.join(allowed)} {'has' if len(allowed) == 1 else 'have'} no MIG"
         hint = "write 'isolation: exclusive' or 'isolation: shared', or name a board with MIG"
         yield manifest.located.error(("gpu", "models"), wrong, hint)
-
-
-def _says(words: Iterable[str], board: str) -> bool:
-    return any(word.lower() in board for word in words)
 
 
 def _boards(problem: Problem, catalogue: Catalogue) -> list[str]:

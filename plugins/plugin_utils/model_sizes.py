@@ -12,7 +12,7 @@ from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import model_mib, tokens_that_fit
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import Edit, Option, combined
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.runtime_rules import SPREADING
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.runtime_rules import SPREADING, share_heads
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
@@ -43,7 +43,7 @@ class ModelSize:
     def at_most(self, count: int) -> int:
         """The most GPUs, of so many, that a manifest may ask for: runtimes give each as many KV heads as any other, or copies of one."""
         heads = self.model.get("kv_heads") if self.spreads and self.runtime != "llama-cpp" else None
-        return next(number for number in range(count, 0, -1) if not heads or not heads % number or not number % heads)
+        return next(number for number in range(count, 0, -1) if not heads or share_heads(heads, number))
 
     @property
     def spreads(self) -> bool:

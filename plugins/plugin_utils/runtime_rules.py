@@ -50,13 +50,18 @@ def _check_block(manifest: ManifestModel) -> None:
         raise Wrong(f"the runtime '{manifest.runtime}' serves a model, and none is given", f"add a '{block}' block", "runtime")
 
 
+def share_heads(heads: int, gpus: int) -> bool:
+    """Can so many GPUs share the KV heads of a model: each as many as any other, or copies of one?"""
+    return not heads % gpus or not gpus % heads
+
+
 def _check_heads(manifest: ManifestModel) -> None:
     """Tensor parallelism gives each GPU as many KV heads as any other, or copies of one (vllm/model_executor/layers/linear.py)."""
     model, count = manifest.model, manifest.gpu.count
     # A compressed cache has no heads: each GPU has all of it.
     heads = count if model is None or model.kv_heads is None else model.kv_heads
-    if heads % count and count % heads:
-        hint = f"write one of: {', '.join(str(number) for number in range(1, 17) if not heads % number or not number % heads)}"
+    if not share_heads(heads, count):
+        hint = f"write one of: {', '.join(str(number) for number in range(1, 17) if share_heads(heads, number))}"
         raise Wrong(f"{count} GPUs cannot share {heads} KV heads evenly", hint, "gpu", "count")
 
 

@@ -86,10 +86,15 @@ class GpuState:
             if self.sharing is None:
                 return f"may not be shared by {sharing} (fleet_sharing)"
             return f"{'pinned as' if gpu.pin else 'already'} shared by {self.sharing}{self._whose(told)}"
-        busy = [*gpu.outsiders, *(name for each in gpu.instances if mode != "mig" for name in each.outsiders)]
-        if busy and not self.tenants and not self.owners:
+        if busy := self.busy(mode):
             return f"busy with {busy[0] if told else 'somebody'}, which is in no plan"
         return None
+
+    def busy(self, mode: Mode) -> list[str]:
+        """Who computes where a place of this mode would be and is in no plan, while nobody is there who is in one."""
+        if self.tenants or self.owners:
+            return []
+        return [*self.gpu.outsiders, *(name for each in self.gpu.instances if mode != "mig" for name in each.outsiders)]
 
     def _shares(self, sharing: Sharing) -> bool:
         """May it be shared in this way? All sharers of one GPU share it in the same."""
