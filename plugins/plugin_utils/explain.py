@@ -26,7 +26,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
 
 # (services that would have to move, MiB that they have, host, GPU or board, start, profile), and what makes the sentence: the least is
 # the nearest help, and only that is put into words.
-Move = tuple[tuple[int, int, str, str, int, str], Callable[[], str]]
+Move = tuple[tuple[int, int, t.Any, str, int, str], Callable[[], str]]
 _There = t.TypeVar("_There")
 
 # More hosts of one kind than these are counted and not named: a reason is one line.
@@ -454,7 +454,7 @@ def _emptied(state: GpuState, need: Need) -> Iterator[tuple[tuple[str, ...], Mov
     held = tuple(state.names())
     if held and state.mode != MODE_OF[need.isolation] and len(state.fixed) == len(state.owners) and _could_be(state, need):
         text = f"{state.host.name} {state.gpu.short} has room for it only if {_names(held)} {_verb(held)}"
-        yield held, ((len(held), state.gpu.memory_mib, state.host.name, state.gpu.pci, 0, ""), partial(str, text))
+        yield held, ((len(held), state.gpu.memory_mib, state.host.order, state.gpu.pci, 0, ""), partial(str, text))
 
 
 def _held(case: Case, state: GpuState) -> list[str]:
@@ -497,7 +497,7 @@ def _moves_on(state: GpuState, need: Need) -> Iterator[tuple[tuple[str, ...], Mo
     for start, profile, blockers, memory in state.cutter.ways(state.fixed, _acceptable(state, need)):
         owners = tuple(state.owners[one] for one in blockers if one in state.owners)
         if len(owners) == len(blockers):
-            rank = (len(blockers), memory, state.host.name, state.gpu.pci, start, profile)
+            rank = (len(blockers), memory, state.host.order, state.gpu.pci, start, profile)
             held = tuple(zip(owners, blockers, strict=True))
             yield owners, (rank, partial(_slice_words, where, profile, start, held))
 
@@ -528,7 +528,7 @@ def _whole_moves(case: Case, host: HostState) -> Iterator[Move]:
         names = sorted({name for _count, held in cheapest for name in held})
         if len(cheapest) == need.count and names:
             text = f"{host.host.name} has {several(need.count, 'GPU')} ({board}) for it only if {_names(names)} {_verb(names)}"
-            yield (len(names), 0, host.host.name, board, 0, ""), partial(str, text)
+            yield (len(names), 0, host.host.order, board, 0, ""), partial(str, text)
 
 
 def _help_policy(case: Case) -> Iterator[str]:

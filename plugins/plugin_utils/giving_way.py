@@ -337,7 +337,7 @@ class Room:
         most = max((need.priority for need in needs), default=0)
         cost = sum(need.move_cost for need in needs)
         least = (len(keys), most, cost) if force else (cost, len(keys), most)
-        return Way((where[0] == "~", *least, sum(map(_size, needs)), host.host.name, *where), host.host.name, keys, cost)
+        return Way((where[0] == "~", *least, sum(map(_size, needs)), host.turn, *where), host.host.name, keys, cost)
 
     def _cost(self, names: Collection[str]) -> int:
         """As how many moves these count."""

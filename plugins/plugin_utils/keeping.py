@@ -27,10 +27,10 @@ def begin(problem: Problem) -> Draft:
 
 
 def by_replica(previous: Iterable[Placement], fleet: Fleet) -> Mapping[Key, Placement]:
-    """One last place for each replica. Where two plans name one replica, a host that is here and up counts, then the first by name."""
-    down = {name for name, host in fleet.hosts.items() if host.host.down}
+    """One last place for each replica. Where two plans name one replica, a host that is here and up counts, then the first in order."""
+    turns = {name: (host.host.down, host.turn) for name, host in fleet.hosts.items()}
     result: dict[Key, Placement] = {}
-    for placement in sorted(previous, key=lambda each: (each.host not in fleet.hosts, each.host in down, each.rank)):
+    for placement in sorted(previous, key=lambda each: (each.host not in turns, turns.get(each.host, ()), each.rank)):
         result.setdefault((placement.service, placement.replica), placement)
     return result
 

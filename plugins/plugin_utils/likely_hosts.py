@@ -45,13 +45,13 @@ class LikelyHosts:
             return here
         wants = {board: need.wants(board) for host in here for board in self._crowd(host).boards}
 
-        def rank(host: HostState) -> tuple[bool, bool, bool, float, str]:
+        def rank(host: HostState) -> tuple[bool, bool, bool, float, int]:
             crowd = self._crowd(host)
             wanted = sum(many for board, many in crowd.boards.items() if wants[board])
             # What nothing moves is not worth a look.
             dead = wanted < need.count or (crowd.there == crowd.stays and crowd.stays >= wanted)
             away = not host.host.may_have(need)
-            return (away, dead, bool(host.free.shortage(need.resources)), crowd.there / max(wanted, 1), host.host.name)
+            return (away, dead, bool(host.free.shortage(need.resources)), crowd.there / max(wanted, 1), host.turn)
 
         return sorted(here, key=rank)[:MOST_HOSTS]
 

@@ -160,7 +160,7 @@ def _slices(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator
             continue
         effort = 0 if cut.reuse else 1 if state.mode == "mig" else 2 if not state.changes_mode("mig") else 3
         size = (cut.memory_mib, cut.slices, cut.dropped, effort, cut.loss)
-        rank = (*nearness(host, need, state), *size, host.parts(state), host.host.name, state.gpu.pci, cut.slice)
+        rank = (*nearness(host, need, state), *size, host.parts(state), host.turn, state.gpu.pci, cut.slice)
         yield Offer(rank, host, (state,), cut)
 
 
@@ -190,7 +190,7 @@ def _several(host: HostState, need: Need, free: Sequence[GpuState], taken: Seque
     cuttable = sum(state.cutter is not None for state in taken)
     memory = sum(state.gpu.memory_mib for state in taken)
     size = (alone, memory, change, cuttable, len(free), left_behind(taken, free))
-    return Offer((nearness(host, need)[0], *size, host.host.name, taken[0].gpu.pci), host, tuple(taken))
+    return Offer((nearness(host, need)[0], *size, host.turn, taken[0].gpu.pci), host, tuple(taken))
 
 
 def _shares(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator[Offer]:
@@ -203,7 +203,7 @@ def _shares(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator
         if state.debit(need) is not None:
             continue
         change = (state.mode != "shared", state.changes_mode("shared"), state.cutter is not None)
-        rank = (*nearness(host, need, state), *change, state.memory_free, host.parts(state), host.host.name, state.gpu.pci)
+        rank = (*nearness(host, need, state), *change, state.memory_free, host.parts(state), host.turn, state.gpu.pci)
         yield Offer(rank, host, (state,))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import typing as t
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import MPS_CLIENTS
@@ -175,6 +176,23 @@ class Host:
     listening: frozenset[int] = frozenset()
     down: bool = False
     data_classes: tuple[str, ...] = ()
+
+    @cached_property
+    def order(self) -> tuple[t.Any, ...]:
+        """Which host comes first where nothing else tells two apart: the one with fewer GPUs, then by what it is, then by its GPUs' UUIDs.
+
+        A host may be called something else tomorrow, so its name comes last; nor does anything count that a plan changes, or a day does.
+        """
+        gpus = sorted(self.gpus, key=lambda gpu: (gpu.pci, gpu.uuid))
+        numbers = {gpu.uuid: number for number, gpu in enumerate(gpus)}
+        boards = tuple((gpu.pci, gpu.board, gpu.memory_mib, gpu.mps_clients) for gpu in gpus)
+        links = tuple(tuple(sorted(numbers[uuid] for uuid in gpu.links or () if uuid in numbers)) for gpu in gpus)
+        capacity = tuple(-1 if amount is None else amount for amount in (self.capacity.cpus, self.capacity.memory, self.capacity.shm))
+        shared = (self.shared_max, self.shared_reserve_mib, self.shared_compute)
+        allowed = (tuple(sorted(self.modes)), tuple(sorted(self.sharing)), shared, tuple(sorted(self.data_classes)))
+        ports = (len(self.ports), *self.ports[:1], *self.ports[-1:])
+        uuids = tuple(gpu.uuid for gpu in gpus)
+        return (len(gpus), boards, capacity, links, self.environment, allowed, ports, uuids, self.name)
 
     def admits(self, need: Need) -> bool:
         """May the service be here, whatever room there is: is the environment its own, and may the class of its data be here?"""

@@ -291,8 +291,11 @@ class HostState:
         books: Books | None = None,
         rulebook: Rulebook | None = None,
         diary: Diary | None = None,
+        turn: int = 0,
     ) -> None:
         self.host = host
+        # Which host it is of all of the fleet, in the order that decides where nothing else does.
+        self.turn = turn
         self.diary = diary or Diary()
         self.books = books or Books((), ())
         self.rulebook = rulebook or Rulebook(())
@@ -461,14 +464,12 @@ class Fleet:
         self.books.most = ((boards, "memory", largest), (boards, "slices", slices), (boards, "gpus", 1))
         self.diary = Diary()
         self.hosts: dict[str, HostState] = {}
-        for each in sorted(problem.hosts, key=lambda host: host.name):
-            gpus = () if each.down else each.gpus
-            self.hosts[each.name] = HostState(
-                each, [GpuState(gpu, each, cutter_of(gpu.geometry), self.books) for gpu in gpus], self.books, self.rulebook, self.diary
-            )
+        for turn, each in enumerate(sorted(problem.hosts, key=lambda host: host.order)):
+            states = [GpuState(gpu, each, cutter_of(gpu.geometry), self.books) for gpu in (() if each.down else each.gpus)]
+            self.hosts[each.name] = HostState(each, states, self.books, self.rulebook, self.diary, turn)
         # A GPU of each board: what counts against a quota is the same on all of them.
-        states = (state for host in self.hosts.values() for state in host.gpus)
-        self._boards = list({(state.gpu.board, state.gpu.memory_mib, state.cutter): state for state in states}.values())
+        every_state = (state for host in self.hosts.values() for state in host.gpus)
+        self._boards = list({(state.gpu.board, state.gpu.memory_mib, state.cutter): state for state in every_state}.values())
         wanted = {need.service: need.replicas for need in problem.needs}
         for placement in sorted(problem.previous, key=lambda each: each.rank):
             host = self.hosts.get(placement.host)

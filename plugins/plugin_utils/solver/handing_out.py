@@ -156,19 +156,19 @@ class _Line:
         self._group, self._profile = group, profile
         self._seen: dict[str, int] = {}
         self._kept: dict[str, float] = {}
-        self._hosts: list[tuple[float, str]] = []
+        self._hosts: list[tuple[float, int, str]] = []
 
-    def renewed(self, stock: _Stock, need: Need) -> list[tuple[float, str]]:
-        """(what :meth:`_Stock.kept` says, name) of each, as things are."""
+    def renewed(self, stock: _Stock, need: Need) -> list[tuple[float, int, str]]:
+        """(what :meth:`_Stock.kept` says, its place among all hosts, name) of each, as things are."""
         for name, taken in stock.taken.items():
             if self._seen.get(name) != taken:
                 self._seen[name] = taken
                 if name in self._kept:
-                    del self._hosts[bisect_left(self._hosts, (self._kept.pop(name), name))]
+                    del self._hosts[bisect_left(self._hosts, (self._kept.pop(name), stock.turns[name], name))]
                 kept = stock.kept(name, need, self._group, self._profile)
                 if kept is not None:
                     self._kept[name] = kept
-                    insort(self._hosts, (kept, name))
+                    insort(self._hosts, (kept, stock.turns[name], name))
         return self._hosts
 
 
@@ -177,6 +177,7 @@ class _Stock:
 
     def __init__(self, hosts: HostClass, values: Sequence[int]) -> None:
         self._hosts = {host.host.name: host for host in hosts.hosts}
+        self.turns = {name: host.turn for name, host in self._hosts.items()}
         # How often something was taken of each.
         self.taken = dict.fromkeys(self._hosts, 0)
         self._lines: dict[object, _Line] = {}
@@ -192,7 +193,7 @@ class _Stock:
 
     def _deal(self, group: Group, values: Sequence[int]) -> None:
         """Whole GPUs host by host, so that several are together; then cuts and shares in turn over the hosts, so that these are mixed."""
-        states = sorted(group.states, key=lambda state: (state.host.name, self._first(state), state.gpu.pci))
+        states = sorted(group.states, key=lambda state: (self.turns[state.host.name], self._first(state), state.gpu.pci))
         for _turn in range(values[group.uses["whole"]] if "whole" in group.uses else 0):
             state = states.pop(0)
             self._whole[state.host.name][_board(state)].append(state.gpu.uuid)
@@ -226,7 +227,7 @@ class _Stock:
         """The place on the host that keeps the most, away from other replicas of the service; None when no host has one."""
         best: tuple[int, float, str] | None = None
         limit = need.rules.max_per_host
-        for kept, name in self._line(need, group, profile).renewed(self, need):
+        for kept, _host, name in self._line(need, group, profile).renewed(self, need):
             here = self._count[name][need.service]
             if (best is not None and here >= best[0]) or (limit is not None and here >= limit):
                 continue
@@ -308,13 +309,13 @@ def _board(state: GpuState) -> tuple[str, int]:
 
 
 def _in_turn(states: Iterable[GpuState]) -> Iterator[GpuState]:
-    """The first of each host, then the second of each, and so on."""
+    """The first of each host, then the second of each, and so on; the hosts in their order, as they come."""
     turn: Counter[str] = Counter()
     ranked = []
     for state in states:
         turn[state.host.name] += 1
         ranked.append((turn[state.host.name], state))
-    return (state for _turn, state in sorted(ranked, key=lambda each: (each[0], each[1].host.name, each[1].gpu.pci)))
+    return (state for _turn, state in sorted(ranked, key=lambda each: each[0]))
 
 
 @lru_cache(maxsize=4096)
