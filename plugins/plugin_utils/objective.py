@@ -16,7 +16,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_pla
 def objective(problem: Problem, solution: Solution) -> tuple[int, ...]:
     """(replicas placed of each priority that there is, the highest first; then with a minus: what those cost that moved although their
     place was right, pairs of replicas on one host and on one GPU whose service wishes to be spread, replicas on several GPUs that NVLink
-    does not join, of hosts where it joins any, GPUs that somebody is on, GPUs that change between MIG and no MIG).
+    does not join, of hosts where it joins any, GPUs that somebody is on, GPUs that change between MIG and no MIG although nobody pinned
+    them).
 
     A replica that waits on a drained GPU or on a host that is down is not placed.
     """
@@ -33,7 +34,8 @@ def objective(problem: Problem, solution: Solution) -> tuple[int, ...]:
     crowded = (_pairs(hosts, wishes, ("host",)), _pairs(boards, wishes, ("host", "gpu")))
     used = {(place.host, uuid) for place in (*solution.placements, *solution.waiting) for uuid in place.gpus}
     gpus = {(host.name, gpu.uuid): gpu for host in problem.hosts for gpu in host.gpus}
-    changed = sum(key in gpus and gpus[key].mig != (layout.mode == "mig") for key, layout in solution.layouts.items())
+    own = {key: layout for key, layout in solution.layouts.items() if key in gpus and gpus[key].pin is None}
+    changed = sum(gpus[key].mig != (layout.mode == "mig") for key, layout in own.items())
     return (
         *(served[priority] for priority in sorted(set(priorities.values()), reverse=True)),
         -moved,

@@ -142,7 +142,7 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
     fleet where nobody has a place yet it may also open more GPUs than it must; where somebody has, nothing is turned round for that.
     """
     # numpy and HiGHS take a quarter of a second to load, and most processes that know this module never plan.
-    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program, together
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import exact, program, together
 
     fresh = not missing and not draft.kept and not draft.leaving
     if not missing and not fresh:
@@ -158,7 +158,12 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
     ]
     # Where somebody serves already, who has a place one by one has one in any case: what a change brings can then be told beforehand.
     must = {key for key in draft.placed if key not in start.placed} if draft.kept else set()
-    found = together.plan_together(start.fleet, waiting, _reached(waiting, draft), _opened(draft) if fresh else None, must)
+    reached = _reached(waiting, draft)
+    found = exact.plan_exactly(start.fleet, waiting, start.before, reached, not draft.kept, must)
+    if found is not None and not _seated(start, found.hints):
+        start, found = begin(problem), None
+    if found is None:
+        found = together.plan_together(start.fleet, waiting, reached, _opened(draft) if fresh else None, must)
     if found is None:
         why = "the fleet is too large for the solver, or it had no answer within its limits"
         return None, Proof(unproven=why) if program.available() else None
@@ -190,6 +195,20 @@ def _without_what_failed(problem: Problem, waiting: _Missing, best: Draft, most:
     ceiling = {priority: reached[priority] for priority in most if priority >= failed}
     found = together.plan_together(start.fleet, waiting, reached, None, (), ceiling)
     return None if found is None or not found.better else (start, _Queue(start, found.hints).run())
+
+
+def _seated(draft: Draft, hints: Mapping[Key, Hint]) -> bool:
+    """Give everybody the place that was found; False where somebody could not have it, for a rule that the solver does not know.
+
+    Who goes together with another comes after it, whatever the order in which they are named.
+    """
+    waiting = sorted(hints)
+    while waiting:
+        left = [key for key in waiting if draft.place_at(draft.need_of(key), key[1], hints[key]) is None]
+        if len(left) == len(waiting):
+            return False
+        waiting = left
+    return True
 
 
 def _reached(waiting: _Missing, draft: Draft) -> Counter[int]:

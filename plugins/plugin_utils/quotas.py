@@ -110,6 +110,21 @@ class Books:
         ]
         return own + shared
 
+    def loans(self) -> list[tuple[Key, list[tuple[str, int, bool, bool]]]]:
+        """(What is counted, (team, what it has left of its own, may it borrow, does it lend)), for all of a workspace with such a limit.
+
+        Together they may have beyond their own what others leave of theirs. Where more than that is owed already, nothing is said.
+        """
+        found = []
+        for space, teams in sorted(self._members.items()):
+            for key in sorted({key for team in teams for key in self._limits[team]}):
+                several = [team for team in teams if key in self._limits[team]]
+                _used, beyond, left = self._sums[(space, key)]
+                if beyond <= left and any(self._quotas[team].borrow for team in several):
+                    room = {team: self._limits[team][key] - self._used[team][key] for team in several}
+                    found.append((key, [(team, room[team], self._quotas[team].borrow, self._quotas[team].lend) for team in several]))
+        return found
+
     def borrows(self, team: str, key: Key) -> bool:
         """Has the team more than its own limit says?"""
         return self.used(team, key) > self._limits.get(team, {}).get(key, self.used(team, key))

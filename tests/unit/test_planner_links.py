@@ -26,7 +26,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_p
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Hint, Host, Need, Placement, Problem, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program, together
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import exact, program, together
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import WhatIf, boards_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import reason_lines, why_here
@@ -243,6 +243,7 @@ def test_places_that_were_found_together_are_joined_too(monkeypatch: pytest.Monk
         return found
 
     monkeypatch.setattr(together, "plan_together", kept)
+    monkeypatch.setattr(exact, "MOST_COLUMNS", 0)
     rng = random.Random(5)
     for _round in range(30):
         small = [need(f"s{number}", memory_mib=rng.choice([9000, 15000, 30000]), replicas=rng.randint(1, 3)) for number in range(5)]

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Limit, Need, Problem, Proof, Quota, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import NO_SOLVER, proof_lines
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program, together
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import exact, program, together
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import stand
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet
 from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
@@ -25,6 +25,12 @@ from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100, gpu, host, l40s, need, place, problem
 
 GIB = 1024
+
+
+@pytest.fixture(autouse=True)
+def many_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if these small fleets were too large to be planned GPU by GPU, which comes first (test_solver_exact.py)."""
+    monkeypatch.setattr(exact, "MOST_COLUMNS", 0)
 
 
 def crowd(seed: int, hosts: int = 2, services: int = 24, **more: t.Any) -> Problem:

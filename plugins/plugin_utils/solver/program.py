@@ -142,9 +142,10 @@ class Program:
         whole[list(cost)] = list(cost.values())
         self._cost = [whole]
 
-    def solve(self, limits: Limits | None = None, *, relaxed: bool = False, only: t.Any = None) -> Outcome:
+    def solve(self, limits: Limits | None = None, *, relaxed: bool = False, only: t.Any = None, start: Floats | None = None) -> Outcome:
         """The best solution within ``limits``; ``relaxed``: as a linear program, whole numbers or not. ``only``: (columns,) of truths;
-        where it says no the column is 0, and the bound is then one of that smaller program.
+        where it says no the column is 0, and the bound is then one of that smaller program. ``start``: values of a solution; the answer
+        is no worse.
 
         :raises SolverError: there is none, or it was not found within the limits.
         """
@@ -171,6 +172,10 @@ class Program:
                 raise SolverError(f"HiGHS does not know the option {name}")
         if solver.passModel(self._model(whole if mixed else None, only)) == highspy.HighsStatus.kError:
             raise SolverError("HiGHS refused the program")
+        if start is not None:
+            begin = highspy.HighsSolution()
+            begin.col_value = start.tolist()
+            solver.setSolution(begin)
         solver.run()
         status, info = solver.getModelStatus(), solver.getInfo()
         ended = status in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import typing as t
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -114,12 +114,12 @@ class _Model:
         self.program = Program()
         self._books = fleet.books
         self._must = must
-        self.kinds = _kinds(waiting, fleet, must)
+        self.kinds = kinds_of(waiting, fleet, must)
         # Of each column what it counts against a quota: (team, (board, what, amount)).
         self._charges: list[tuple[int, str, Charge]] = []
         self.opened: list[int] = []
         asked = {(kind.need.environment, kind.need.data_class): kind.need for kind in self.kinds}
-        up = [host for _name, host in sorted(fleet.hosts.items()) if not host.host.down]
+        up = [host for host in fleet.hosts.values() if not host.host.down]
         hosts = [host for host in up if any(host.host.admits(need) for need in asked.values())]
         self.classes = _classes(hosts, self.kinds)
         self.groups = [group for each in self.classes for group in each.groups]
@@ -225,7 +225,7 @@ class _Model:
         found: set[str] = set()
         for kind in self.kinds:
             if kind.need.isolation == "slice" and state.serves(kind.need):
-                found.update(self._acceptable(state, kind.need))
+                found.update(acceptable(state, kind.need))
         return tuple(sorted(found))
 
     def _kind_on(self, kind: Kind, group: Group, hosts: HostClass) -> None:
@@ -235,7 +235,7 @@ class _Model:
         if all(host.free.shortage(need.resources) for host in hosts.hosts):
             return
         if need.isolation == "slice":
-            for name in self._acceptable(state, need):
+            for name in acceptable(state, need):
                 if name in group.rows:
                     self._column(kind, group, name, {group.rows[name]: 1}, state.slice_charge(name))
         elif need.isolation == "exclusive":
@@ -260,13 +260,6 @@ class _Model:
 
         most = most_sets if must_join(need) else lambda states, count: len(states) // count
         return sum(most([state for state in host.gpus if same(state)], need.count) for host in hosts.hosts)
-
-    def _acceptable(self, state: GpuState, need: Need) -> tuple[str, ...]:
-        """Profiles that serve a need; where the GPU may be cut anew, without those in whose place a smaller one could stand as well."""
-        if state.cutter is None:
-            return ()
-        names = state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
-        return names if state.gpu.fixed else state.cutter.smallest(names)
 
     def _column(
         self, kind: Kind, group: Group, profile: str | None, takes: Mapping[int, float], charge: Charge, most: int | None = None
@@ -397,20 +390,29 @@ class _Model:
 _SHARINGS: tuple[Sharing, ...] = (TIME_SLICE, MPS)
 
 
+def acceptable(state: GpuState, need: Need) -> tuple[str, ...]:
+    """Profiles that serve a need; where the GPU may be cut anew, without those in whose place a smaller one could stand as well."""
+    if state.cutter is None:
+        return ()
+    names = state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
+    return names if state.gpu.fixed else state.cutter.smallest(names)
+
+
 def _whole(value: float) -> int:
     """A bound on a count, which is a whole number."""
     return int(value + _BLUR)
 
 
-def _kinds(waiting: Waiting, fleet: Fleet, must: frozenset[Key]) -> list[Kind]:
-    """Equal needs together. Where a rule or a port by number names services, each service is a kind of its own."""
+def kinds_of(waiting: Waiting, fleet: Fleet, must: frozenset[Key], alone: Callable[[Need], bool] | None = None) -> list[Kind]:
+    """Equal needs together. Where a rule or a port by number names services, each service is a kind of its own; and where ``alone``."""
     found: dict[t.Any, Kind] = {}
     order = sorted((-need.priority, (need.service, replica) not in must, need.service, replica) for need, replica in waiting)
     needs = {need.service: need for need, _replica in waiting}
     for _priority, _later, service, replica in order:
         need = needs[service]
         rules, asked = need.rules, any(port is not None for _name, port in need.ports)
-        own = need.service if asked or rules.max_per_host is not None or rules.max_per_gpu is not None else ""
+        limited = rules.max_per_host is not None or rules.max_per_gpu is not None
+        own = need.service if asked or limited or (alone is not None and alone(need)) else ""
         bars = tuple(sorted((place, no.reason) for place, no in need.bars.items()))
         key = (
             need.environment, need.data_class, need.isolation, need.memory_mib, need.priority, need.count, need.profile, need.compute,

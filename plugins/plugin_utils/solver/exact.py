@@ -1,0 +1,475 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The best plan for a small fleet: an integer program over single GPUs with the rules of hosts, services and teams, solved to the end.
+
+``together.py`` counts equal GPUs of equal hosts together, which is quick for a company and blind for what one host lacks. Where there are
+few enough GPUs and services, each GPU has columns of its own here, and what comes out is the best that there is by the planner's own
+objective (docs/planner.md): so one more GPU never makes it worse, and twice the fleet serves at least twice as many.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import typing as t
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import apart, joined, must_join
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, Hint, Need, Placement
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, counted, share_charge, whole_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Counts, Key, Kind, stand
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, SolverError, available
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.together import Together, Waiting, acceptable, additions, kinds_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+
+# A program with more columns than this is left to together.py, and so is a host with more ways than these to choose a replica's GPUs. One
+# with more than the second finds how many can be served at most, and what else makes a plan better only about.
+MOST_COLUMNS = 3_000
+MANY_COLUMNS = 1_500
+MOST_SETS = 100
+# Counts are whole numbers: what is less than one away from the bound is the best.
+_WORK = Limits(absolute=0.99, nodes=300, iterations=60_000)
+_ABOUT = Limits(gap=0.25, nodes=1, iterations=60_000, brief=True)
+_AMOUNTS = ("cpus", "memory", "shm", "disk")
+# Of whatever is counted, column -> how much of it one replica there is.
+_Takes = list[tuple[int, float]]
+
+
+class _Spot(t.NamedTuple):
+    """One column: replicas of a kind on these GPUs of a host; on a slice of this profile, if it is one."""
+
+    column: int
+    kind: Kind
+    host: HostState
+    states: tuple[GpuState, ...]
+    profile: str | None
+
+
+@dataclass
+class _Board:
+    """What may become of one GPU: ``cuts`` and ``shares`` are columns, ``rows`` what the profiles that a cut offers are counted in."""
+
+    state: GpuState
+    once: int
+    cuts: list[tuple[int, Counts[str]]] = field(default_factory=list)
+    rows: dict[str, int] = field(default_factory=dict)
+    shares: dict[str, int] = field(default_factory=dict)
+
+
+def plan_exactly(
+    fleet: Fleet,
+    waiting: Waiting,
+    before: Mapping[Key, Placement],
+    reached: Mapping[int, int],
+    all_of_it: bool,
+    must: Collection[Key] = (),
+) -> Together | None:
+    """The best plan for those who wait; nobody who has a place moves for them.
+
+    ``before``: where they were, for a port that was theirs may be theirs again. ``reached``: priority -> how many of them have been served
+    already by other means. ``all_of_it``: also where no more can be served, for fewer replicas beside each other, fewer GPUs and fewer
+    changes of mode. ``must``: those who have to be served in any case.
+    None where the solver is not there, the fleet is too large for this, or HiGHS has no answer within its limits.
+    """
+    if not available() or not waiting:
+        return None
+    try:
+        model = _Exact(fleet, waiting, before, frozenset(must))
+        # Of a large program only whether more can be served is worth its time.
+        quick = model.program.columns <= MANY_COLUMNS or sum(reached.values()) < len(waiting)
+        return model.solved(reached, all_of_it) if quick and not model.too_large else None
+    except (SolverError, FleetError):  # the second: a board on which something stands that its geometry does not know
+        return None
+
+
+class _Exact:
+    """The program: kinds of replicas on single GPUs."""
+
+    def __init__(self, fleet: Fleet, waiting: Waiting, before: Mapping[Key, Placement], must: frozenset[Key]) -> None:
+        self.program = Program()
+        self._fleet = fleet
+        self._must = must
+        # By host, the ports that somebody who waits had there.
+        self._had: dict[str, set[int]] = defaultdict(set)
+        for need, replica in waiting:
+            if (place := before.get((need.service, replica))) is not None:
+                self._had[place.host].update(port for _name, port in place.ports)
+        self.kinds = kinds_of(waiting, fleet, must, partial(_counts_alone, fleet))
+        self.spots: list[_Spot] = []
+        self.boards: dict[str, _Board] = {}
+        # What the later aims count: (column, how much).
+        self._pairs: tuple[_Takes, _Takes] = ([], [])
+        self._loose: _Takes = []
+        self._opened: _Takes = []
+        self._changed: _Takes = []
+        self.too_large = False
+        for host in fleet.hosts.values():
+            self._host(host)
+            if self.program.columns > MOST_COLUMNS or self.too_large:
+                self.too_large = True
+                return
+        self._of_kind: dict[int, list[_Spot]] = defaultdict(list)
+        for spot in self.spots:
+            self._of_kind[id(spot.kind)].append(spot)
+        self._rows_of_kinds()
+        self._rows_of_quotas()
+        self.too_large = self.program.columns > MOST_COLUMNS
+
+    # GPUs
+
+    def _host(self, host: HostState) -> None:
+        able = [kind for kind in self.kinds if _may_have(host, kind.need)]
+        if host.host.down or not able:
+            return
+        first = len(self.spots)
+        for state in host.gpus:
+            self._gpu(host, state, able)
+        for kind in able:
+            if kind.need.isolation == "exclusive":
+                self._wholes(host, kind)
+        spots = self.spots[first:]
+        self._rows_of_host(host, spots)
+        self._rows_of_rules(host, spots)
+        self._crowds(host, spots)
+
+    def _gpu(self, host: HostState, state: GpuState, able: Sequence[Kind]) -> None:
+        board = self.boards[state.gpu.uuid] = _Board(state, self.program.add_row(upper=1))
+        fit = [kind for kind in able if state.serves(kind.need) and not state.crowded(kind.need)]
+        slices = [kind for kind in fit if kind.need.isolation == "slice"] if state.refusal("mig") is None else []
+        self._cuts(board, sorted({name for kind in slices for name in acceptable(state, kind.need)}))
+        for kind in slices:
+            for name in acceptable(state, kind.need):
+                if name in board.rows:
+                    self.program.add_entry(board.rows[name], self._spot(kind, host, (state,), name), 1)
+        for kind in fit:
+            need = kind.need
+            if need.isolation == "shared" and state.refusal("shared", need.sharing) is None:
+                self._share(board, host, kind)
+
+    def _use(self, board: _Board, mode: t.Literal["mig", "shared"]) -> int:
+        """A column: the GPU is used so."""
+        column = self.program.add_column(1, whole=True)
+        self.program.add_entry(board.once, column, 1)
+        self._cost_of(board.state, column, mode)
+        return column
+
+    def _cost_of(self, state: GpuState, column: int, mode: t.Literal["mig", "shared", "whole"]) -> None:
+        if not state.owners and not state.tenants:
+            self._opened.append((column, 1))
+        if state.mode is None and state.changes_mode(mode):
+            self._changed.append((column, 1))
+
+    def _cuts(self, board: _Board, names: Sequence[str]) -> None:
+        state = board.state
+        if state.cutter is None or not names:
+            return
+        stock, free = (state.spare, state.reusable) if state.gpu.fixed else (None, None)
+        for counts in additions(state.cutter, state.fixed, tuple(names), stock, free):
+            column = self._use(board, "mig")
+            board.cuts.append((column, counts))
+            for name, count in counts:
+                if name not in board.rows:
+                    board.rows[name] = self.program.add_row(upper=0)
+                self.program.add_entry(board.rows[name], column, -count)
+
+    def _share(self, board: _Board, host: HostState, kind: Kind) -> None:
+        """A share of the GPU: as much memory and compute as is left of it, for as many sharers as may be."""
+        state, need, program = board.state, kind.need, self.program
+        if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is not None:
+            return
+        if need.sharing not in board.shares:
+            board.shares[need.sharing] = self._use(board, "shared")
+            most = min(state.host.shared_max, state.gpu.mps_clients) if need.sharing == MPS else state.host.shared_max
+            for what, much in (("memory", state.memory_free), ("compute", state.compute_free), ("clients", most - len(state.tenants))):
+                row = board.rows[f"{need.sharing} {what}"] = program.add_row(upper=0)
+                program.add_entry(row, board.shares[need.sharing], -much)
+        column = self._spot(kind, host, (state,), None)
+        for what, much in (("memory", need.memory_mib), ("compute", need.compute or 0), ("clients", 1)):
+            program.add_entry(board.rows[f"{need.sharing} {what}"], column, much)
+
+    def _wholes(self, host: HostState, kind: Kind) -> None:
+        """Each set of GPUs of one board that a replica could have."""
+        need = kind.need
+        boards: dict[str, list[GpuState]] = defaultdict(list)
+        for state in host.gpus:
+            if state.refusal("whole") is None and state.serves(need) and state.gpu.memory_mib >= need.memory_mib:
+                boards[state.gpu.board].append(state)
+        wired = any(state.gpu.links for state in host.gpus)
+        for states in boards.values():
+            sets = list(itertools.islice(itertools.combinations(states, need.count), MOST_SETS + 1))
+            self.too_large |= len(sets) > MOST_SETS
+            for each in sets:
+                if must_join(need) and joined(each) is not True:
+                    continue
+                column = self._spot(kind, host, each, None)
+                for state in each:
+                    self.program.add_entry(self.boards[state.gpu.uuid].once, column, 1)
+                    self._cost_of(state, column, "whole")
+                if wired and need.count > 1 and apart([state.gpu for state in each]):
+                    self._loose.append((column, 1))
+
+    def _spot(self, kind: Kind, host: HostState, states: tuple[GpuState, ...], profile: str | None) -> int:
+        column = self.program.add_column(1 if kind.need.isolation == "exclusive" else len(kind.members), whole=True)
+        self.spots.append(_Spot(column, kind, host, states, profile))
+        return column
+
+    # Hosts
+
+    def _rows_of_host(self, host: HostState, spots: Sequence[_Spot]) -> None:
+        """CPU, memory and disk; ports by number, and how many others there are."""
+        for what in _AMOUNTS:
+            free = getattr(host.free, what)
+            if free is not None:
+                self._at_most(max(0, free), ((spot.column, getattr(spot.kind.need.resources, what) or 0) for spot in spots))
+        asked: dict[int, _Takes] = defaultdict(list)
+        any_: _Takes = []
+        for spot in spots:
+            for _name, port in spot.kind.need.ports:
+                if port is None:
+                    any_.append((spot.column, 1))
+                else:
+                    asked[port].append((spot.column, 1))
+        for port, takes in sorted(asked.items()):
+            self._at_most(float(host.port_refusal(port, "") is None), takes)
+        had, asked_for = self._had[host.host.name], self._fleet.asked
+        free = [
+            port for port in host.host.ports
+            if port not in host.ports and (port in had or (port not in asked_for and port not in host.host.listening))
+        ]  # fmt: skip
+        self._at_most(len(free), any_)
+
+    def _rows_of_rules(self, host: HostState, spots: Sequence[_Spot]) -> None:
+        """How many of a service a host or a GPU may have, who is never beside whom, and who only beside others."""
+        there: dict[str, _Takes] = defaultdict(list)
+        needs = {spot.kind.need.service: spot.kind.need for spot in spots}
+        on_gpu: dict[tuple[str, str], _Takes] = defaultdict(list)
+        for spot in spots:
+            there[spot.kind.need.service].append((spot.column, 1))
+            for state in spot.states:
+                on_gpu[spot.kind.need.service, state.gpu.uuid].append((spot.column, 1))
+        for service, need in sorted(needs.items()):
+            if need.rules.max_per_host is not None:
+                self._at_most(need.rules.max_per_host - host.replicas.get(service, 0), there[service])
+            if need.rules.together and not any(host.replicas.get(other, 0) > 0 for other in need.rules.together):
+                beside = [column for other in need.rules.together for column, _one in there.get(other, ())]
+                self._at_most(0, [*there[service], *((column, -need.replicas) for column in beside)])
+            for other in self._fleet.rulebook.apart(need):
+                if service < other and other in there:
+                    self._not_both((there[service], need.replicas), (there[other], needs[other].replicas))
+        for (service, uuid), takes in sorted(on_gpu.items()):
+            most = needs[service].rules.max_per_gpu
+            if most is not None:
+                self._at_most(most - host.by_uuid[uuid].replicas.get(service, 0), takes)
+
+    def _not_both(self, one: tuple[_Takes, int], other: tuple[_Takes, int]) -> None:
+        """Either some of the one or some of the other; ``one``: its columns, and their most."""
+        which = self.program.add_column(1, whole=True)
+        self._at_most(0, [*one[0], (which, -one[1])])
+        self._at_most(other[1], [*other[0], (which, other[1])])
+
+    def _crowds(self, host: HostState, spots: Sequence[_Spot]) -> None:
+        """Pairs of replicas that are together although their service wishes them apart: the second makes one, the third two more."""
+        places: dict[tuple[int, str, str], tuple[int, list[int]]] = {}
+        for spot in spots:
+            need = spot.kind.need
+            if need.rules.spread == "host":
+                places.setdefault((0, need.service, ""), (host.replicas.get(need.service, 0), []))[1].append(spot.column)
+            if need.rules.spread in ("host", "gpu"):
+                for state in spot.states:
+                    here = state.replicas.get(need.service, 0)
+                    places.setdefault((1, need.service, state.gpu.uuid), (here, []))[1].append(spot.column)
+        most = {spot.kind.need.service: len(spot.kind.members) for spot in spots}
+        for (which, service, _where), (here, columns) in places.items():
+            if here + most[service] < 2:
+                continue
+            row = self.program.add_row(upper=0)
+            self.program.add_entries(row, columns, 1.0)
+            for already in range(here, here + most[service]):
+                step = self.program.add_column(1)
+                self.program.add_entry(row, step, -1)
+                if already:
+                    self._pairs[which].append((step, already))
+
+    # The fleet
+
+    def _rows_of_kinds(self) -> None:
+        """Nobody has two places, whoever must have one has it, and all of a service have one or none of them has."""
+        for kind in self.kinds:
+            columns = [spot.column for spot in self._of_kind[id(kind)]]
+            least = sum((need.service, replica) in self._must for need, replica in kind.members)
+            row = self.program.add_row(lower=least, upper=len(kind.members))
+            self.program.add_entries(row, columns, 1.0)
+            if kind.need.rules.all_or_nothing:
+                row = self.program.add_row(lower=0, upper=0)
+                self.program.add_entries(row, columns, 1.0)
+                self.program.add_entry(row, self.program.add_column(1, whole=True), -len(kind.members))
+
+    def _charged(self) -> dict[str, list[tuple[int, Charge]]]:
+        found: dict[str, list[tuple[int, Charge]]] = defaultdict(list)
+        for spot in self.spots:
+            need, state = spot.kind.need, spot.states[0]
+            if not self._fleet.books.limited(need.team):
+                continue
+            if spot.profile is not None:
+                charge = state.slice_charge(spot.profile)
+            elif need.isolation == "exclusive":
+                charge = whole_charge((each.gpu.board, each.gpu.memory_mib) for each in spot.states)
+            else:
+                charge = share_charge(state.gpu.board, need.memory_mib)
+            found[need.team].append((spot.column, charge))
+        return found
+
+    def _rows_of_quotas(self) -> None:
+        charged = self._charged()
+
+        def takes(team: str, key: t.Any) -> Iterator[tuple[int, float]]:
+            return ((column, counted(charge, key)) for column, charge in charged.get(team, ()))
+
+        for teams, key, room in self._fleet.books.ceilings():
+            self._at_most(max(0, room), [each for team in sorted(teams) for each in takes(team, key)])
+        for key, members in self._fleet.books.loans():
+            # What teams have beyond their own limits is at most what others leave of theirs.
+            balance: _Takes = []
+            for team, room, borrows, lends in members:
+                own = list(takes(team, key))
+                if borrows:
+                    beyond = self.program.add_column()
+                    own.append((beyond, -1))
+                    balance.append((beyond, 1))
+                if lends:
+                    left = self.program.add_column()
+                    own.append((left, 1))
+                    balance.append((left, -1))
+                self._at_most(room if borrows else max(0, room), own)
+            self._at_most(0, balance)
+
+    def _at_most(self, upper: float, takes: Iterable[tuple[int, float]]) -> None:
+        entries = [(column, much) for column, much in takes if much]
+        if entries:
+            row = self.program.add_row(upper=upper)
+            for column, much in entries:
+                self.program.add_entry(row, column, much)
+
+    # Solving
+
+    def solved(self, reached: Mapping[int, int], all_of_it: bool) -> Together:
+        """Priority by priority as many as can be; then what else makes a plan a better one, aim by aim."""
+        most: dict[int, int] = {}
+        found: Outcome | None = None
+        for priority in sorted({kind.need.priority for kind in self.kinds}, reverse=True):
+            columns = [spot.column for spot in self.spots if spot.kind.need.priority == priority]
+            if not columns:
+                most[priority] = 0
+                continue
+            found = self._best([(column, -1.0) for column in columns], found)
+            most[priority] = int(-found.bound + 1e-6)
+            self._at_most(round(found.objective), [(column, -1.0) for column in columns])
+        better = any(most[priority] > reached.get(priority, 0) for priority in most)
+        if found is None or not (better or all_of_it):
+            return Together({}, most, None, better=False, small=False)
+        # Fewest GPUs, also if nobody wished to be spread.
+        small, everybody = self.program.columns <= MANY_COLUMNS, sum(most.values()) == sum(reached.values())
+        gpus = math.ceil(self._best(self._opened, found).bound - 1e-6) if small and all_of_it and everybody else None
+        aims = (*self._pairs, self._loose, self._opened, self._changed)
+        if small:
+            for aim in aims:
+                found = self._least(aim, found)
+        else:  # all at once: whole plans are compared aim by aim afterwards, and the better one stands
+            weighed = [(column, much * (len(aims) - turn)) for turn, aim in enumerate(aims) for column, much in aim]
+            found = self._best(weighed, found, _ABOUT)
+        hints = self._hints([round(value) for value in found.values.tolist()])
+        return Together(hints, most, gpus, bool(hints), small=False)
+
+    def _best(self, aim: _Takes, before: Outcome | None, limits: Limits = _WORK) -> Outcome:
+        self.program.set_cost(_added(aim))
+        return self.program.solve(limits, start=None if before is None else before.values)
+
+    def _least(self, aim: _Takes, before: Outcome) -> Outcome:
+        """As little of this as can be; from then on no more than that."""
+        costs = _added(aim)
+        now = sum(before.values[column] * much for column, much in costs.items())
+        if now < 0.5:
+            found = before
+        else:
+            try:
+                found = self._best(aim, before)
+            except SolverError:
+                found = before
+        least = sum(found.values[column] * much for column, much in costs.items())
+        self._at_most(round(least), costs.items())
+        return found
+
+    def _hints(self, values: Sequence[int]) -> dict[Key, Hint]:
+        """The counts as places of single replicas."""
+        given: Counter[int] = Counter()
+        hints: dict[Key, Hint] = {}
+        sliced: dict[str, list[tuple[_Spot, Key]]] = defaultdict(list)
+        for spot in self.spots:
+            for _turn in range(values[spot.column]):
+                need, replica = spot.kind.members[given[id(spot.kind)]]
+                given[id(spot.kind)] += 1
+                uuids = tuple(state.gpu.uuid for state in spot.states)
+                if spot.profile is None:
+                    hints[(need.service, replica)] = Hint(spot.host.host.name, uuids)
+                else:
+                    sliced[uuids[0]].append((spot, (need.service, replica)))
+        for uuid, there in sliced.items():
+            for (spot, key), one in zip(there, _slices(self.boards[uuid], [spot for spot, _key in there]), strict=False):
+                hints[key] = Hint(spot.host.host.name, (uuid,), one)
+        return hints
+
+
+def _slices(board: _Board, spots: Sequence[_Spot]) -> Iterator[Slice]:
+    """A slice for each of those on a GPU, in this order: no larger than it has to be, as long as all of them fit."""
+    state, names = board.state, [spot.profile or "" for spot in spots]
+    cutter = state.cutter
+    if cutter is None:
+        return
+
+    def fit(several: Sequence[str]) -> bool:
+        wanted = Counter(several)
+        return any(all(dict(counts).get(name, 0) >= count for name, count in wanted.items()) for _column, counts in board.cuts)
+
+    def size(name: str) -> tuple[int, int, str]:
+        return (cutter.profiles[name].memory_mib, cutter.profiles[name].slices, name)
+
+    for turn in sorted(range(len(names)), key=lambda each: size(names[each]), reverse=True):
+        for smaller in sorted(acceptable(state, spots[turn].kind.need), key=size):
+            if size(smaller) >= size(names[turn]):
+                break
+            if fit([*names[:turn], smaller, *names[turn + 1 :]]):
+                names[turn] = smaller
+                break
+    pool = list(state.reusable if state.gpu.fixed else stand(cutter, state.fixed, state.spare, tuple(sorted(Counter(names).items()))) or ())
+    for name in names:
+        one = next((each for each in pool if each.profile == name), None)
+        if one is None:
+            return
+        pool.remove(one)
+        yield one
+
+
+def _added(takes: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """Costs of one column added up."""
+    found: Counter[int] = Counter()
+    for column, much in takes:
+        found[column] += much  # type: ignore[assignment] # a Counter of floats is a Counter
+    return dict(found)
+
+
+def _may_have(host: HostState, need: Need) -> bool:
+    """May the host have a replica, whoever else comes?"""
+    if not host.host.admits(need) or not host.free.holds(need.resources):
+        return False
+    return host.rule_refusal(need, together=False) is None
+
+
+def _counts_alone(fleet: Fleet, need: Need) -> bool:
+    """Does a rule or a wish tell replicas of this service from others that ask for the same?"""
+    return need.replicas > 1 or need.rules.all_or_nothing or fleet.rulebook.alone(need) or need.service in fleet.rulebook.anchors
