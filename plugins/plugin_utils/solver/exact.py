@@ -31,11 +31,12 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, G
 # A program with more columns than this is left to together.py, and so is a host with more ways than these to choose a replica's GPUs. One
 # with more than the second finds how many can be served at most, and what else makes a plan better only about.
 MOST_COLUMNS = 3_000
-MANY_COLUMNS = 1_500
+MANY_COLUMNS = 800
 MOST_SETS = 100
 # Counts are whole numbers: what is less than one away from the bound is the best.
 _WORK = Limits(absolute=0.99, nodes=300, iterations=60_000)
 _ABOUT = Limits(gap=0.25, nodes=1, iterations=60_000, brief=True)
+_BLUR = 1e-6
 _AMOUNTS = ("cpus", "memory", "shm", "disk")
 # Of whatever is counted, column -> how much of it one replica there is.
 _Takes = list[tuple[int, float]]
@@ -75,9 +76,10 @@ def plan_exactly(
     ``before``: where they were, for a port that was theirs may be theirs again. ``reached``: priority -> how many of them have been served
     already by other means. ``all_of_it``: also where no more can be served, for fewer replicas beside each other, fewer GPUs and fewer
     changes of mode. ``must``: those who have to be served in any case.
-    None where the solver is not there, the fleet is too large for this, or HiGHS has no answer within its limits.
+    None where the solver is not there, room is kept for rollouts (which no column can say), the fleet is too large for this, or HiGHS has
+    no answer within its limits.
     """
-    if not available() or not waiting:
+    if not available() or not waiting or fleet.keepers:
         return None
     try:
         model = _Exact(fleet, waiting, before, frozenset(must))
@@ -363,46 +365,51 @@ class _Exact:
         most: dict[int, int] = {}
         found: Outcome | None = None
         for priority in sorted({kind.need.priority for kind in self.kinds}, reverse=True):
-            columns = [spot.column for spot in self.spots if spot.kind.need.priority == priority]
-            if not columns:
-                most[priority] = 0
-                continue
-            found = self._best([(column, -1.0) for column in columns], found)
-            most[priority] = int(-found.bound + 1e-6)
-            self._at_most(round(found.objective), [(column, -1.0) for column in columns])
+            columns = [(spot.column, -1.0) for spot in self.spots if spot.kind.need.priority == priority]
+            everybody = sum(len(kind.members) for kind in self.kinds if kind.need.priority == priority)
+            if found is None and reached.get(priority, 0) == everybody:  # the plan that is there shows that all can be served
+                most[priority] = served = everybody
+            elif columns:
+                found = self._best(columns, found)
+                most[priority], served = int(_BLUR - found.bound), -round(found.objective)
+            else:
+                most[priority] = served = 0
+            self._at_most(-served, columns)
         better = any(most[priority] > reached.get(priority, 0) for priority in most)
-        if found is None or not (better or all_of_it):
+        if not (better or all_of_it):
             return Together({}, most, None, better=False, small=False)
-        # Fewest GPUs, also if nobody wished to be spread.
-        small, everybody = self.program.columns <= MANY_COLUMNS, sum(most.values()) == sum(reached.values())
-        gpus = math.ceil(self._best(self._opened, found).bound - 1e-6) if small and all_of_it and everybody else None
-        aims = (*self._pairs, self._loose, self._opened, self._changed)
-        if small:
-            for aim in aims:
-                found = self._least(aim, found)
-        else:  # all at once: whole plans are compared aim by aim afterwards, and the better one stands
-            weighed = [(column, much * (len(aims) - turn)) for turn, aim in enumerate(aims) for column, much in aim]
-            found = self._best(weighed, found, _ABOUT)
+        # On how few GPUs at least, also if nobody wished to be spread.
+        self.program.set_cost(_added(self._opened))
+        gpus = None if better else math.ceil(self.program.solve(_WORK, relaxed=True).objective - _BLUR)
+        found = self._aims(found)
         hints = self._hints([round(value) for value in found.values.tolist()])
         return Together(hints, most, gpus, bool(hints), small=False)
+
+    def _aims(self, found: Outcome | None) -> Outcome:
+        """What else makes a plan a better one, as docs/planner.md has it, one aim after the other."""
+        aims = (*self._pairs, self._loose, self._opened, self._changed)
+        if self.program.columns > MANY_COLUMNS:
+            # All at once, and about: whole plans are compared afterwards, and the better one stands.
+            weighed = [(column, much * (len(aims) - turn)) for turn, aim in enumerate(aims) for column, much in aim]
+            return self._best(weighed, found, _ABOUT)
+        for aim in aims:
+            found = self._least(aim, found)
+        return found if found is not None else self._best([], None)
 
     def _best(self, aim: _Takes, before: Outcome | None, limits: Limits = _WORK) -> Outcome:
         self.program.set_cost(_added(aim))
         return self.program.solve(limits, start=None if before is None else before.values)
 
-    def _least(self, aim: _Takes, before: Outcome) -> Outcome:
+    def _least(self, aim: _Takes, before: Outcome | None) -> Outcome | None:
         """As little of this as can be; from then on no more than that."""
         costs = _added(aim)
-        now = sum(before.values[column] * much for column, much in costs.items())
-        if now < 0.5:
-            found = before
-        else:
-            try:
-                found = self._best(aim, before)
-            except SolverError:
-                found = before
-        least = sum(found.values[column] * much for column, much in costs.items())
-        self._at_most(round(least), costs.items())
+        if not costs:
+            return before
+        found = before
+        if before is None or _sum(costs, before) > 0.5:
+            found = self._best(aim, before)
+        if found is not None:
+            self._at_most(round(_sum(costs, found)), costs.items())
         return found
 
     def _hints(self, values: Sequence[int]) -> dict[Key, Hint]:
@@ -453,6 +460,10 @@ def _slices(board: _Board, spots: Sequence[_Spot]) -> Iterator[Slice]:
             return
         pool.remove(one)
         yield one
+
+
+def _sum(costs: Mapping[int, float], found: Outcome) -> float:
+    return float(sum(found.values[column] * much for column, much in costs.items()))
 
 
 def _added(takes: Iterable[tuple[int, float]]) -> dict[int, float]:
