@@ -222,17 +222,28 @@ def test_planning_again_after_the_plan_was_carried_out_moves_nothing(problem: Pr
 
 
 @QUICK
-@given(problems())
-def test_names_of_hosts_only_break_ties(problem: Problem) -> None:
-    """With one host, its name decides nothing."""
-    alone = Problem(problem.hosts[:1], problem.needs)
-    names = {each.name: "zebra" for each in alone.hosts}
-    needs = (
-        replace(need, bars={(names[host], board): no for (host, board), no in need.bars.items() if host in names}) for need in alone.needs
+@given(problems(), st.randoms(use_true_random=False))
+def test_other_names_of_hosts_change_nothing_but_names(problem: Problem, chance: random.Random) -> None:
+    known = sorted({each.name for each in problem.hosts} | {place.host for place in problem.previous})
+    names = dict(zip(known, chance.sample([*known, "zebra", "aardvark"], len(known)), strict=True))
+    needs = tuple(
+        replace(need, bars={(names.get(name, f"{name}-gone"), board): no for (name, board), no in need.bars.items()})
+        for need in problem.needs
     )
-    other = Problem(tuple(replace(each, name="zebra") for each in alone.hosts), tuple(needs))
-    first, second = make_plan(alone), make_plan(other)
-    assert [replace(place, host="zebra") for place in first.placements] == list(second.placements)
+    hosts = tuple(replace(each, name=names[each.name]) for each in problem.hosts)
+    previous = tuple(replace(place, host=names[place.host]) for place in problem.previous)
+    first, second = make_plan(problem), make_plan(replace(problem, hosts=hosts, needs=needs, previous=previous))
+    assert [replace(place, host=names[place.host]) for place in first.placements] == list(second.placements)
+    assert {(names[name], uuid): layout for (name, uuid), layout in first.layouts.items()} == second.layouts
+    assert first.proof == second.proof
+
+
+def test_of_hosts_that_are_alike_the_one_whose_gpus_come_first_is_taken_whatever_they_are_called() -> None:
+    def alike(one: str, other: str) -> Problem:
+        hosts = (host(gpu(0, "x", uuid="GPU-2"), name=one), host(gpu(0, "y", uuid="GPU-1"), name=other))
+        return Problem(hosts, (Need("ocr", "production", "slice", 9000),))
+
+    assert [make_plan(each).placements[0].gpus for each in (alike("a", "b"), alike("b", "a"))] == [("GPU-1",)] * 2
 
 
 def _broken(solution: Solution, **changes: t.Any) -> Solution:

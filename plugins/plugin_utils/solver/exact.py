@@ -15,22 +15,23 @@ import math
 import typing as t
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import apart, joined, must_join
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, Hint, Need, Placement
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, counted, share_charge, whole_charge
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Counts, Key, Kind, stand
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.exact_places import Board, Spot, places
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Key, Kind
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, SolverError, available
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.together import Together, Waiting, acceptable, additions, kinds_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
-# A program with more columns than this is left to together.py, and so is a host with more ways than these to choose a replica's GPUs. One
-# with more than the second finds how many can be served at most, and what else makes a plan better only about.
+# A program with more columns than this is left to together.py, and so are more replicas times GPUs (it would have more columns), and a host
+# with more ways than these to choose a replica's GPUs. One with many columns finds how many can be served at most, and what else makes a
+# plan better only about.
 MOST_COLUMNS = 3_000
+MOST_PAIRS = 20_000
 MANY_COLUMNS = 800
 MOST_SETS = 100
 # Counts are whole numbers: what is less than one away from the bound is the best.
@@ -40,27 +41,6 @@ _BLUR = 1e-6
 _AMOUNTS = ("cpus", "memory", "shm", "disk")
 # Of whatever is counted, column -> how much of it one replica there is.
 _Takes = list[tuple[int, float]]
-
-
-class _Spot(t.NamedTuple):
-    """One column: replicas of a kind on these GPUs of a host; on a slice of this profile, if it is one."""
-
-    column: int
-    kind: Kind
-    host: HostState
-    states: tuple[GpuState, ...]
-    profile: str | None
-
-
-@dataclass
-class _Board:
-    """What may become of one GPU: ``cuts`` and ``shares`` are columns, ``rows`` what the profiles that a cut offers are counted in."""
-
-    state: GpuState
-    once: int
-    cuts: list[tuple[int, Counts[str]]] = field(default_factory=list)
-    rows: dict[str, int] = field(default_factory=dict)
-    shares: dict[str, int] = field(default_factory=dict)
 
 
 def plan_exactly(
@@ -79,7 +59,8 @@ def plan_exactly(
     None where the solver is not there, room is kept for rollouts (which no column can say), the fleet is too large for this, or HiGHS has
     no answer within its limits.
     """
-    if not available() or not waiting or fleet.keepers:
+    gpus = sum(len(host.gpus) for host in fleet.hosts.values())
+    if not available() or not waiting or fleet.keepers or len(waiting) * gpus > MOST_PAIRS:
         return None
     try:
         model = _Exact(fleet, waiting, before, frozenset(must))
@@ -103,8 +84,8 @@ class _Exact:
             if (place := before.get((need.service, replica))) is not None:
                 self._had[place.host].update(port for _name, port in place.ports)
         self.kinds = kinds_of(waiting, fleet, must, partial(_counts_alone, fleet))
-        self.spots: list[_Spot] = []
-        self.boards: dict[str, _Board] = {}
+        self.spots: list[Spot] = []
+        self.boards: dict[str, Board] = {}
         # What the later aims count: (column, how much).
         self._pairs: tuple[_Takes, _Takes] = ([], [])
         self._loose: _Takes = []
@@ -116,7 +97,7 @@ class _Exact:
             if self.program.columns > MOST_COLUMNS or self.too_large:
                 self.too_large = True
                 return
-        self._of_kind: dict[int, list[_Spot]] = defaultdict(list)
+        self._of_kind: dict[int, list[Spot]] = defaultdict(list)
         for spot in self.spots:
             self._of_kind[id(spot.kind)].append(spot)
         self._rows_of_kinds()
@@ -141,7 +122,7 @@ class _Exact:
         self._crowds(host, spots)
 
     def _gpu(self, host: HostState, state: GpuState, able: Sequence[Kind]) -> None:
-        board = self.boards[state.gpu.uuid] = _Board(state, self.program.add_row(upper=1))
+        board = self.boards[state.gpu.uuid] = Board(state, self.program.add_row(upper=1))
         fit = [kind for kind in able if state.serves(kind.need) and not state.crowded(kind.need)]
         slices = [kind for kind in fit if kind.need.isolation == "slice"] if state.refusal("mig") is None else []
         self._cuts(board, sorted({name for kind in slices for name in acceptable(state, kind.need)}))
@@ -154,7 +135,7 @@ class _Exact:
             if need.isolation == "shared" and state.refusal("shared", need.sharing) is None:
                 self._share(board, host, kind)
 
-    def _use(self, board: _Board, mode: t.Literal["mig", "shared"]) -> int:
+    def _use(self, board: Board, mode: t.Literal["mig", "shared"]) -> int:
         """A column: the GPU is used so."""
         column = self.program.add_column(1, whole=True)
         self.program.add_entry(board.once, column, 1)
@@ -167,7 +148,7 @@ class _Exact:
         if state.mode is None and state.changes_mode(mode):
             self._changed.append((column, 1))
 
-    def _cuts(self, board: _Board, names: Sequence[str]) -> None:
+    def _cuts(self, board: Board, names: Sequence[str]) -> None:
         state = board.state
         if state.cutter is None or not names:
             return
@@ -180,7 +161,7 @@ class _Exact:
                     board.rows[name] = self.program.add_row(upper=0)
                 self.program.add_entry(board.rows[name], column, -count)
 
-    def _share(self, board: _Board, host: HostState, kind: Kind) -> None:
+    def _share(self, board: Board, host: HostState, kind: Kind) -> None:
         """A share of the GPU: as much memory and compute as is left of it, for as many sharers as may be."""
         state, need, program = board.state, kind.need, self.program
         if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is not None:
@@ -218,12 +199,12 @@ class _Exact:
 
     def _spot(self, kind: Kind, host: HostState, states: tuple[GpuState, ...], profile: str | None) -> int:
         column = self.program.add_column(1 if kind.need.isolation == "exclusive" else len(kind.members), whole=True)
-        self.spots.append(_Spot(column, kind, host, states, profile))
+        self.spots.append(Spot(column, kind, host, states, profile))
         return column
 
     # Hosts
 
-    def _rows_of_host(self, host: HostState, spots: Sequence[_Spot]) -> None:
+    def _rows_of_host(self, host: HostState, spots: Sequence[Spot]) -> None:
         """CPU, memory and disk; ports by number, and how many others there are."""
         for what in _AMOUNTS:
             free = getattr(host.free, what)
@@ -246,7 +227,7 @@ class _Exact:
         ]  # fmt: skip
         self._at_most(len(free), any_)
 
-    def _rows_of_rules(self, host: HostState, spots: Sequence[_Spot]) -> None:
+    def _rows_of_rules(self, host: HostState, spots: Sequence[Spot]) -> None:
         """How many of a service a host or a GPU may have, who is never beside whom, and who only beside others."""
         there: dict[str, _Takes] = defaultdict(list)
         needs = {spot.kind.need.service: spot.kind.need for spot in spots}
@@ -275,19 +256,19 @@ class _Exact:
         self._at_most(0, [*one[0], (which, -one[1])])
         self._at_most(other[1], [*other[0], (which, other[1])])
 
-    def _crowds(self, host: HostState, spots: Sequence[_Spot]) -> None:
+    def _crowds(self, host: HostState, spots: Sequence[Spot]) -> None:
         """Pairs of replicas that are together although their service wishes them apart: the second makes one, the third two more."""
-        places: dict[tuple[int, str, str], tuple[int, list[int]]] = {}
+        crowds: dict[tuple[int, str, str], tuple[int, list[int]]] = {}
         for spot in spots:
             need = spot.kind.need
             if need.rules.spread == "host":
-                places.setdefault((0, need.service, ""), (host.replicas.get(need.service, 0), []))[1].append(spot.column)
+                crowds.setdefault((0, need.service, ""), (host.replicas.get(need.service, 0), []))[1].append(spot.column)
             if need.rules.spread in ("host", "gpu"):
                 for state in spot.states:
                     here = state.replicas.get(need.service, 0)
-                    places.setdefault((1, need.service, state.gpu.uuid), (here, []))[1].append(spot.column)
+                    crowds.setdefault((1, need.service, state.gpu.uuid), (here, []))[1].append(spot.column)
         most = {spot.kind.need.service: len(spot.kind.members) for spot in spots}
-        for (which, service, _where), (here, columns) in places.items():
+        for (which, service, _where), (here, columns) in crowds.items():
             if here + most[service] < 2:
                 continue
             row = self.program.add_row(upper=0)
@@ -382,7 +363,7 @@ class _Exact:
         self.program.set_cost(_added(self._opened))
         gpus = None if better else math.ceil(self.program.solve(_WORK, relaxed=True).objective - _BLUR)
         found = self._aims(found)
-        hints = self._hints([round(value) for value in found.values.tolist()])
+        hints = places(self.boards, self.spots, [round(value) for value in found.values.tolist()])
         return Together(hints, most, gpus, bool(hints), small=False)
 
     def _aims(self, found: Outcome | None) -> Outcome:
@@ -411,55 +392,6 @@ class _Exact:
         if found is not None:
             self._at_most(round(_sum(costs, found)), costs.items())
         return found
-
-    def _hints(self, values: Sequence[int]) -> dict[Key, Hint]:
-        """The counts as places of single replicas."""
-        given: Counter[int] = Counter()
-        hints: dict[Key, Hint] = {}
-        sliced: dict[str, list[tuple[_Spot, Key]]] = defaultdict(list)
-        for spot in self.spots:
-            for _turn in range(values[spot.column]):
-                need, replica = spot.kind.members[given[id(spot.kind)]]
-                given[id(spot.kind)] += 1
-                uuids = tuple(state.gpu.uuid for state in spot.states)
-                if spot.profile is None:
-                    hints[(need.service, replica)] = Hint(spot.host.host.name, uuids)
-                else:
-                    sliced[uuids[0]].append((spot, (need.service, replica)))
-        for uuid, there in sliced.items():
-            for (spot, key), one in zip(there, _slices(self.boards[uuid], [spot for spot, _key in there]), strict=False):
-                hints[key] = Hint(spot.host.host.name, (uuid,), one)
-        return hints
-
-
-def _slices(board: _Board, spots: Sequence[_Spot]) -> Iterator[Slice]:
-    """A slice for each of those on a GPU, in this order: no larger than it has to be, as long as all of them fit."""
-    state, names = board.state, [spot.profile or "" for spot in spots]
-    cutter = state.cutter
-    if cutter is None:
-        return
-
-    def fit(several: Sequence[str]) -> bool:
-        wanted = Counter(several)
-        return any(all(dict(counts).get(name, 0) >= count for name, count in wanted.items()) for _column, counts in board.cuts)
-
-    def size(name: str) -> tuple[int, int, str]:
-        return (cutter.profiles[name].memory_mib, cutter.profiles[name].slices, name)
-
-    for turn in sorted(range(len(names)), key=lambda each: size(names[each]), reverse=True):
-        for smaller in sorted(acceptable(state, spots[turn].kind.need), key=size):
-            if size(smaller) >= size(names[turn]):
-                break
-            if fit([*names[:turn], smaller, *names[turn + 1 :]]):
-                names[turn] = smaller
-                break
-    pool = list(state.reusable if state.gpu.fixed else stand(cutter, state.fixed, state.spare, tuple(sorted(Counter(names).items()))) or ())
-    for name in names:
-        one = next((each for each in pool if each.profile == name), None)
-        if one is None:
-            return
-        pool.remove(one)
-        yield one
 
 
 def _sum(costs: Mapping[int, float], found: Outcome) -> float:
