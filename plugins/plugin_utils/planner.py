@@ -15,7 +15,7 @@ import gc
 import heapq
 import typing as t
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
 
@@ -53,6 +53,8 @@ Turn = tuple[Need, tuple[int, ...]]
 # Its rank, the first of its replicas, its service, all of them, and whether others are to make room.
 _Entry = tuple[Rank, int, str, tuple[int, ...], bool]
 _Missing = list[tuple[Need, int]]
+# What was decided, and who is left over.
+_Plan = tuple[Draft, _Missing]
 P = t.ParamSpec("P")
 R = t.TypeVar("R")
 Made = t.TypeVar("Made")
@@ -107,7 +109,7 @@ def _is_small(problem: Problem) -> bool:
     return len(problem.needs) * len(problem.hosts) <= SMALL
 
 
-def _one_by_one(problem: Problem) -> tuple[Draft, _Missing]:
+def _one_by_one(problem: Problem) -> _Plan:
     """Everybody in turn. On a small fleet on which others may move, in both orders, and the plan that is worth more counts: what is opened
     for a large one, others may share."""
     draft = begin(problem)
@@ -135,14 +137,14 @@ def _solution(draft: Draft, missing: _Missing, words: bool, proof: Proof | None 
     )
 
 
-def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[Draft, _Missing] | None, Proof | None]:
+def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[_Plan | None, Proof | None]:
     """(A draft that serves more than ``draft`` does, or None; what is proven of the one that stands).
 
     One by one is how people would do it, and it may leave somebody over who could have been served if all had been looked at together. On a
     fleet where nobody has a place yet it may also open more GPUs than it must; where somebody has, nothing is turned round for that.
     """
     # numpy and HiGHS take a quarter of a second to load, and most processes that know this module never plan.
-    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import exact, program, together
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program, together
 
     fresh = not missing and not draft.kept and not draft.leaving
     if not missing and not fresh:
@@ -158,32 +160,54 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[tuple[
     ]
     # Where somebody serves already, who has a place one by one has one in any case: what a change brings can then be told beforehand.
     must = {key for key in draft.placed if key not in start.placed} if draft.kept else set()
-    reached = _reached(waiting, draft)
-    found = exact.plan_exactly(start.fleet, waiting, start.before, reached, not draft.kept, must)
-    if found is not None and not _seated(start, found.hints):
-        start, found = begin(problem), None
-    if found is None:
-        found = together.plan_together(start.fleet, waiting, reached, _opened(draft) if fresh else None, must)
-    if found is None:
+    best = draft, missing
+    found = together.plan_together(start.fleet, waiting, _reached(waiting, draft), _opened(draft) if fresh else None, must)
+    if found is not None and found.better:
+        best = _better(best, (start, _Queue(start, found.hints).run()), must)
+        again = _without_what_failed(problem, waiting, best[0], found.most) if found.small and not draft.kept else None
+        best = best if again is None else _better(best, again, must)
+    most = None if found is None else found.most
+    best, most = _exactly(problem, waiting, best, most, must)
+    if most is None:
         why = "the fleet is too large for the solver, or it had no answer within its limits"
         return None, Proof(unproven=why) if program.available() else None
-    left, best = missing, draft
-    if found.better:
-        left = _Queue(start, found.hints).run()
-        one, all_ = _worth(draft, missing), _worth(start, left)
-        best = start if all_ > one and must <= set(start.placed) else draft
-        again = _without_what_failed(problem, waiting, best, found.most) if found.small and not draft.kept else None
-        if again is not None and _worth(*again) > max(one, all_):
-            start, left = again
-            best = start
-    now = _reached(waiting, best)
-    open_ = ((priority, most - now[priority]) for priority, most in sorted(found.most.items(), reverse=True) if most > now[priority])
-    # Of lower priorities nothing is known as long as more of a higher one might be served.
-    more = tuple(open_)[:1]
-    return None if best is draft else (start, left), Proof(more, found.gpus, program.version())
+    proof = Proof(_open(_reached(waiting, best[0]), most), None if found is None else found.gpus, program.version())
+    return None if best[0] is draft else best, proof
 
 
-def _without_what_failed(problem: Problem, waiting: _Missing, best: Draft, most: Mapping[int, int]) -> tuple[Draft, _Missing] | None:
+def _exactly(
+    problem: Problem, waiting: _Missing, best: _Plan, most: Mapping[int, int] | None, must: Collection[Key]
+) -> tuple[_Plan, Mapping[int, int] | None]:
+    """Where a fleet is small enough, the best plan that there is, and how many of each priority can be served at most."""
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import exact
+
+    reached, start = _reached(waiting, best[0]), begin(problem)
+    proven = most is not None and not _open(reached, most)
+    if proven and start.placed:
+        return best, most
+    found = exact.plan_exactly(start.fleet, waiting, start.before, best[0].placed, proven, not start.placed, must)
+    if found is None:
+        return best, most
+    if found.better and _seated(start, found.hints):
+        best = _better(best, (start, _Queue(start, found.hints).run()), must)
+    return best, found.most
+
+
+def _better(one: _Plan, other: _Plan, must: Collection[Key]) -> _Plan:
+    """The one that is worth more; the other one only if all of those are served who have to be."""
+    return other if _worth(*other) > _worth(*one) and all(key in other[0].placed for key in must) else one
+
+
+def _open(reached: Mapping[int, int], most: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
+    """(Priority, how many more of it could be served at most), of the highest of which any could.
+
+    Of lower priorities nothing is known as long as more of a higher one might be served.
+    """
+    more = ((priority, each - reached.get(priority, 0)) for priority, each in sorted(most.items(), reverse=True))
+    return tuple(each for each in more if each[1] > 0)[:1]
+
+
+def _without_what_failed(problem: Problem, waiting: _Missing, best: Draft, most: Mapping[int, int]) -> _Plan | None:
     """Room may have been kept for one whom the rules of its service kept out in the end: all once more, without the hope for it."""
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import together
 

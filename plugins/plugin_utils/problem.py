@@ -178,8 +178,8 @@ class Host:
     data_classes: tuple[str, ...] = ()
 
     @cached_property
-    def order(self) -> tuple[t.Any, ...]:
-        """Which host comes first where nothing else tells two apart: the one with fewer GPUs, then by what it is, then by its GPUs' UUIDs.
+    def order(self) -> str:
+        """Which host comes first where nothing else tells two apart: the one with more GPUs, then by what it is, then by its GPUs' UUIDs.
 
         A host may be called something else tomorrow, so its name comes last; nor does anything count that a plan changes, or a day does.
         """
@@ -192,7 +192,8 @@ class Host:
         allowed = (tuple(sorted(self.modes)), tuple(sorted(self.sharing)), shared, tuple(sorted(self.data_classes)))
         ports = (len(self.ports), *self.ports[:1], *self.ports[-1:])
         uuids = tuple(gpu.uuid for gpu in gpus)
-        return (len(gpus), boards, capacity, links, self.environment, allowed, ports, uuids, self.name)
+        # As text, which is compared quickly: hosts are sorted for each plan that is tried.
+        return f"{9999 - len(gpus):04d} {(boards, capacity, links, self.environment, allowed, ports, uuids, self.name)}"
 
     def admits(self, need: Need) -> bool:
         """May the service be here, whatever room there is: is the environment its own, and may the class of its data be here?"""

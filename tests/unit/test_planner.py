@@ -162,8 +162,8 @@ def test_a_board_with_smaller_slices_is_taken_when_they_serve() -> None:
 def test_replicas_are_spread_over_hosts_and_then_over_gpus() -> None:
     fleet = [host(gpu(0, "h1"), gpu(1, "h1")), host(gpu(0, "h2"), name="h2")]
     assert plan(problem(fleet, [need(replicas=4)])) == {
-        "ocr-1": "h2/0:1g.10gb@6",
-        "ocr-2": "h1/0:1g.10gb@6",
+        "ocr-1": "h1/0:1g.10gb@6",
+        "ocr-2": "h2/0:1g.10gb@6",
         "ocr-3": "h1/1:1g.10gb@6",
         "ocr-4": "h2/0:1g.10gb@4",
     }
@@ -306,7 +306,7 @@ def test_a_gpu_that_serves_is_cut_before_an_idle_one_where_that_harms_less() -> 
 
 def test_shares_are_spread_over_hosts() -> None:
     fleet = [host(l40s(0), l40s(1), modes=("shared",)), host(l40s(0, "h2"), name="h2", modes=("shared",))]
-    assert plan(problem(fleet, [need(isolation="shared", replicas=3)])) == {"ocr-1": "h2/0", "ocr-2": "h1/0", "ocr-3": "h1/1"}
+    assert plan(problem(fleet, [need(isolation="shared", replicas=3)])) == {"ocr-1": "h1/0", "ocr-2": "h2/0", "ocr-3": "h1/1"}
 
 
 def test_a_gpu_whose_mode_need_not_change_is_shared() -> None:
@@ -447,7 +447,7 @@ def test_a_port_asked_for_by_number_is_had_and_left_alone_by_others() -> None:
 def test_replicas_that_ask_for_one_port_go_to_different_hosts() -> None:
     fleet = [host(gpu(0), gpu(1)), host(gpu(0, "h2"), name="h2")]
     given = problem(fleet, [need(replicas=3, ports=(("http", 17000),))])
-    assert plan(given) == {"ocr-1": "h2/0:1g.10gb@6", "ocr-2": "h1/0:1g.10gb@6"}
+    assert plan(given) == {"ocr-1": "h1/0:1g.10gb@6", "ocr-2": "h2/0:1g.10gb@6"}
 
 
 def test_a_port_where_somebody_else_listens_is_not_had() -> None:

@@ -36,7 +36,7 @@ def plan(asked: Problem) -> dict[str, str]:
 
 def test_data_goes_only_to_hosts_that_list_its_class_and_what_has_none_goes_anywhere() -> None:
     wanted = [need("ocr", "exclusive", data_class="personal", replicas=2), need("batch", "exclusive", replicas=2, priority=10)]
-    assert plan(problem([CLOUD, HOME, NOTHING], wanted)) == {"ocr-1": "home/0", "batch-1": "nothing/0", "batch-2": "cloud/0"}
+    assert plan(problem([CLOUD, HOME, NOTHING], wanted)) == {"ocr-1": "home/0", "batch-1": "cloud/0", "batch-2": "nothing/0"}
 
 
 def test_what_runs_leaves_a_host_that_may_not_have_its_data_any_more() -> None:

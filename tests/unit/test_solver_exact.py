@@ -40,7 +40,7 @@ def found(given: Problem) -> Together | None:
     """What it says of a fleet on which nobody has a place."""
     start = begin(given)
     waiting = [(each, replica) for each in given.needs for replica in range(1, each.replicas + 1)]
-    return exact.plan_exactly(start.fleet, waiting, start.before, {}, True)
+    return exact.plan_exactly(start.fleet, waiting, start.before, {}, False, True)
 
 
 def placed(given: Problem) -> dict[str, str]:
@@ -178,7 +178,7 @@ def test_a_large_program_is_solved_for_who_is_served_only(monkeypatch: pytest.Mo
     assert (len(answer.hints), dict(answer.most)) == (4, {50: 4})
     few = problem([host(gpu(0), gpu(1))], [need(f"s{number}", memory_mib=BIG) for number in range(3)])
     start = begin(few)
-    assert exact.plan_exactly(start.fleet, [(each, 1) for each in few.needs], {}, {50: 3}, True) is None
+    assert exact.plan_exactly(start.fleet, [(each, 1) for each in few.needs], {}, {}, True, True) is None
 
 
 def test_somewhere_it_serves_more_than_the_others_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ objective (docs/planner.md): so one more GPU never makes it worse, and twice the
 from __future__ import annotations
 
 import itertools
-import math
 import typing as t
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -35,27 +34,32 @@ MOST_PAIRS = 20_000
 MANY_COLUMNS = 800
 MOST_SETS = 100
 # Counts are whole numbers: what is less than one away from the bound is the best.
-_WORK = Limits(absolute=0.99, nodes=300, iterations=60_000)
+_WORK = Limits(absolute=0.99, nodes=100, iterations=60_000, plain=True)
+# Once so many iterations of the simplex method were made for a plan, the aims that are left are taken together.
+MOST_WORK = 15_000
 _ABOUT = Limits(gap=0.25, nodes=1, iterations=60_000, brief=True)
 _BLUR = 1e-6
 _AMOUNTS = ("cpus", "memory", "shm", "disk")
 # Of whatever is counted, column -> how much of it one replica there is.
 _Takes = list[tuple[int, float]]
+# Column -> its value, of those that are known.
+_Values = dict[int, float]
 
 
 def plan_exactly(
     fleet: Fleet,
     waiting: Waiting,
     before: Mapping[Key, Placement],
-    reached: Mapping[int, int],
+    there: Mapping[Key, Placement],
+    proven: bool,
     all_of_it: bool,
     must: Collection[Key] = (),
 ) -> Together | None:
     """The best plan for those who wait; nobody who has a place moves for them.
 
-    ``before``: where they were, for a port that was theirs may be theirs again. ``reached``: priority -> how many of them have been served
-    already by other means. ``all_of_it``: also where no more can be served, for fewer replicas beside each other, fewer GPUs and fewer
-    changes of mode. ``must``: those who have to be served in any case.
+    ``before``: where they were, for a port that was theirs may be theirs again. ``there``: where other means have found a place for them;
+    ``proven``: and no more of them can be served. ``all_of_it``: also where no more can be, for fewer replicas beside each other, fewer
+    GPUs and fewer changes of mode. ``must``: those who have to be served in any case.
     None where the solver is not there, room is kept for rollouts (which no column can say), the fleet is too large for this, or HiGHS has
     no answer within its limits.
     """
@@ -65,8 +69,8 @@ def plan_exactly(
     try:
         model = _Exact(fleet, waiting, before, frozenset(must))
         # Of a large program only whether more can be served is worth its time.
-        quick = model.program.columns <= MANY_COLUMNS or sum(reached.values()) < len(waiting)
-        return model.solved(reached, all_of_it) if quick and not model.too_large else None
+        quick = model.program.columns <= MANY_COLUMNS or not proven
+        return model.solved(there, proven, all_of_it) if quick and not model.too_large else None
     except (SolverError, FleetError):  # the second: a board on which something stands that its geometry does not know
         return None
 
@@ -92,6 +96,7 @@ class _Exact:
         self._opened: _Takes = []
         self._changed: _Takes = []
         self.too_large = False
+        self._work = 0
         for host in fleet.hosts.values():
             self._host(host)
             if self.program.columns > MOST_COLUMNS or self.too_large:
@@ -341,61 +346,85 @@ class _Exact:
 
     # Solving
 
-    def solved(self, reached: Mapping[int, int], all_of_it: bool) -> Together:
+    def solved(self, there: Mapping[Key, Placement], proven: bool, all_of_it: bool) -> Together:
         """Priority by priority as many as can be; then what else makes a plan a better one, aim by aim."""
+        known = self._known(there)
+        reached = Counter(need.priority for kind in self.kinds for need, replica in kind.members if (need.service, replica) in there)
         most: dict[int, int] = {}
-        found: Outcome | None = None
+        better, found = False, known
         for priority in sorted({kind.need.priority for kind in self.kinds}, reverse=True):
             columns = [(spot.column, -1.0) for spot in self.spots if spot.kind.need.priority == priority]
             everybody = sum(len(kind.members) for kind in self.kinds if kind.need.priority == priority)
-            if found is None and reached.get(priority, 0) == everybody:  # the plan that is there shows that all can be served
-                most[priority] = served = everybody
-            elif columns:
-                found = self._best(columns, found)
-                most[priority], served = int(_BLUR - found.bound), -round(found.objective)
-            else:
-                most[priority] = served = 0
+            most[priority] = served = reached[priority] if columns else 0
+            if columns and not proven and (better or served < everybody):
+                best = self._best(columns, found)
+                most[priority], served = int(_BLUR - best.bound), -round(best.objective)
+                better |= served > reached[priority]
+                found = _solution(best)
             self._at_most(-served, columns)
-        better = any(most[priority] > reached.get(priority, 0) for priority in most)
-        if not (better or all_of_it):
+        small = self.program.columns <= MANY_COLUMNS
+        if not (better or (all_of_it and small)):
             return Together({}, most, None, better=False, small=False)
-        # On how few GPUs at least, also if nobody wished to be spread.
-        self.program.set_cost(_added(self._opened))
-        gpus = None if better else math.ceil(self.program.solve(_WORK, relaxed=True).objective - _BLUR)
-        found = self._aims(found)
-        hints = places(self.boards, self.spots, [round(value) for value in found.values.tolist()])
-        return Together(hints, most, gpus, bool(hints), small=False)
+        found = self._aims(found) if small else self._near(known, found)
+        return Together(places(self.boards, self.spots, found), most, None, better=True, small=False)
 
-    def _aims(self, found: Outcome | None) -> Outcome:
+    def _aims(self, found: _Values) -> _Values:
         """What else makes a plan a better one, as docs/planner.md has it, one aim after the other."""
-        aims = (*self._pairs, self._loose, self._opened, self._changed)
-        if self.program.columns > MANY_COLUMNS:
+        aims = [aim for aim in (*self._pairs, self._loose, self._opened, self._changed) if aim]
+        while aims and self._work <= MOST_WORK:
+            costs = _added(aims.pop(0))
+            if len(found) < self.program.columns or _sum(costs, found) > _BLUR:
+                found = _solution(self._best(costs.items(), found))
+            self._at_most(round(_sum(costs, found)), costs.items())
+        if aims or len(found) < self.program.columns:
             # All at once, and about: whole plans are compared afterwards, and the better one stands.
             weighed = [(column, much * (len(aims) - turn)) for turn, aim in enumerate(aims) for column, much in aim]
-            return self._best(weighed, found, _ABOUT)
-        for aim in aims:
-            found = self._least(aim, found)
-        return found if found is not None else self._best([], None)
-
-    def _best(self, aim: _Takes, before: Outcome | None, limits: Limits = _WORK) -> Outcome:
-        self.program.set_cost(_added(aim))
-        return self.program.solve(limits, start=None if before is None else before.values)
-
-    def _least(self, aim: _Takes, before: Outcome | None) -> Outcome | None:
-        """As little of this as can be; from then on no more than that."""
-        costs = _added(aim)
-        if not costs:
-            return before
-        found = before
-        if before is None or _sum(costs, before) > 0.5:
-            found = self._best(aim, before)
-        if found is not None:
-            self._at_most(round(_sum(costs, found)), costs.items())
+            found = _solution(self._best(weighed, found, _ABOUT))
         return found
 
+    def _near(self, known: _Values, found: _Values) -> _Values:
+        """As many as can be where other means have placed them, for those places are well chosen."""
+        there = [(spot.column, -1.0) for spot in self.spots if spot.column in known]
+        return _solution(self._best(there, found, _ABOUT))
 
-def _sum(costs: Mapping[int, float], found: Outcome) -> float:
-    return float(sum(found.values[column] * much for column, much in costs.items()))
+    def _best(self, aim: Iterable[tuple[int, float]], start: _Values, limits: Limits = _WORK) -> Outcome:
+        self.program.set_cost(_added(aim))
+        found = self.program.solve(limits, start=start)
+        self._work += found.iterations
+        return found
+
+    def _known(self, there: Mapping[Key, Placement]) -> _Values:
+        """The places that are there as values of columns; one on a larger slice than it has to have counts as one on the least."""
+        able: dict[tuple[int, tuple[str, ...]], list[Spot]] = defaultdict(list)
+        for spot in self.spots:
+            able[id(spot.kind), tuple(sorted(state.gpu.uuid for state in spot.states))].append(spot)
+        known: Counter[int] = Counter()
+        slices: dict[str, Counter[str]] = defaultdict(Counter)
+        for kind in self.kinds:
+            for place in (there.get((need.service, replica)) for need, replica in kind.members):
+                spots = able.get((id(kind), tuple(sorted(place.gpus)))) if place is not None else None
+                if not place or not spots:
+                    continue
+                wanted = None if place.slice is None else place.slice.profile
+                there_now = next((each for each in spots if each.profile == wanted), spots[0])
+                known[there_now.column] += 1
+                if there_now.profile is not None:
+                    slices[place.gpus[0]][there_now.profile] += 1
+                elif place.mode == "shared":
+                    known[self.boards[place.gpus[0]].shares[place.sharing]] = 1
+        for uuid, several in slices.items():
+            cut = next((column for column, counts in self.boards[uuid].cuts if several <= Counter(dict(counts))), None)
+            if cut is not None:
+                known[cut] = 1
+        return dict(known)
+
+
+def _solution(found: Outcome) -> _Values:
+    return dict(enumerate(found.values.tolist()))
+
+
+def _sum(costs: Mapping[int, float], found: _Values) -> float:
+    return sum(found[column] * much for column, much in costs.items())
 
 
 def _added(takes: Iterable[tuple[int, float]]) -> dict[int, float]:

@@ -38,13 +38,13 @@ class Board:
     shares: dict[str, int] = field(default_factory=dict)
 
 
-def places(boards: Mapping[str, Board], spots: Sequence[Spot], values: Sequence[int]) -> dict[Key, Hint]:
+def places(boards: Mapping[str, Board], spots: Sequence[Spot], values: Mapping[int, float]) -> dict[Key, Hint]:
     """The counts as places of single replicas. ``values``: of the program's columns, by their numbers."""
     given: Counter[int] = Counter()
     hints: dict[Key, Hint] = {}
     sliced: dict[str, list[tuple[Spot, Key]]] = defaultdict(list)
     for spot in spots:
-        for _turn in range(values[spot.column]):
+        for _turn in range(round(values[spot.column])):
             need, replica = spot.kind.members[given[id(spot.kind)]]
             given[id(spot.kind)] += 1
             uuids = tuple(state.gpu.uuid for state in spot.states)

@@ -54,14 +54,15 @@ class SolverError(Exception):
 @dataclass(frozen=True)
 class Limits:
     """How far an integer program is worked on. ``gap``: relative; ``absolute``: in the unit of the objective, so that less than 1 ends it
-    where that is a count; ``nodes`` of branch and bound; ``iterations`` of the simplex method. ``brief``: of the ways to guess whole
-    numbers only the one that takes the rounded corner and solves what is left, on corners found by interior points.
+    where that is a count; ``nodes`` of branch and bound; ``iterations`` of the simplex method. ``plain``: without the ways to
+    guess whole numbers that solve a smaller program each. ``brief``: that, and corners are found by interior points.
     """
 
     gap: float = 0.0
     absolute: float = 1e-6
     nodes: int = 2_000
     iterations: int = 5_000_000
+    plain: bool = False
     brief: bool = False
 
 
@@ -70,6 +71,7 @@ class Outcome:
     """``values`` of the columns, their ``objective``, and the ``bound`` that no solution is below (the program is a minimum).
 
     ``duals`` of the rows and ``reduced`` costs of the columns for a linear program, else empty. ``proven``: within the gap asked for.
+    ``iterations`` of the simplex method that it took: a measure of work that is the same on any machine.
     """
 
     values: Floats
@@ -78,6 +80,7 @@ class Outcome:
     duals: Floats
     reduced: Floats
     proven: bool
+    iterations: int = 0
 
 
 @dataclass
@@ -142,10 +145,12 @@ class Program:
         whole[list(cost)] = list(cost.values())
         self._cost = [whole]
 
-    def solve(self, limits: Limits | None = None, *, relaxed: bool = False, only: t.Any = None, start: Floats | None = None) -> Outcome:
+    def solve(
+        self, limits: Limits | None = None, *, relaxed: bool = False, only: t.Any = None, start: Mapping[int, float] | None = None
+    ) -> Outcome:
         """The best solution within ``limits``; ``relaxed``: as a linear program, whole numbers or not. ``only``: (columns,) of truths;
-        where it says no the column is 0, and the bound is then one of that smaller program. ``start``: values of a solution; the answer
-        is no worse.
+        where it says no the column is 0, and the bound is then one of that smaller program. ``start``: values of some columns;
+        where they are part of a solution, the answer is no worse than that.
 
         :raises SolverError: there is none, or it was not found within the limits.
         """
@@ -165,17 +170,18 @@ class Program:
             "mip_max_nodes": limits.nodes,
             "simplex_iteration_limit": limits.iterations,
         }
+        if limits.plain or limits.brief:
+            options |= {"mip_heuristic_run_rins": False, "mip_heuristic_run_root_reduced_cost": False}
         if limits.brief:
-            options |= {"mip_lp_solver": "ipm", "mip_heuristic_run_rins": False, "mip_heuristic_run_root_reduced_cost": False}
+            options |= {"mip_lp_solver": "ipm"}
         for name, value in options.items():
             if solver.setOptionValue(name, value) != highspy.HighsStatus.kOk:
                 raise SolverError(f"HiGHS does not know the option {name}")
         if solver.passModel(self._model(whole if mixed else None, only)) == highspy.HighsStatus.kError:
             raise SolverError("HiGHS refused the program")
-        if start is not None:
-            begin = highspy.HighsSolution()
-            begin.col_value = start.tolist()
-            solver.setSolution(begin)
+        if start:
+            columns, values = numpy.fromiter(start.keys(), dtype=numpy.int32), numpy.fromiter(start.values(), dtype=float)
+            solver.setSolution(len(start), columns, values)
         solver.run()
         status, info = solver.getModelStatus(), solver.getInfo()
         ended = status in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty)
@@ -191,6 +197,7 @@ class Program:
             duals=numpy.asarray([] if mixed else found.row_dual, dtype=float),
             reduced=numpy.asarray([] if mixed else found.col_dual, dtype=float),
             proven=ended,
+            iterations=int(info.simplex_iteration_count),
         )
 
     def _model(self, whole: t.Any, only: t.Any = None) -> t.Any:

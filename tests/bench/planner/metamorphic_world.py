@@ -211,7 +211,7 @@ def doubled(problem: Problem) -> Problem:
     services = {each.service: f"{each.service}-b" for each in problem.needs}
 
     def second(need: Need) -> Need:
-        apart, together = (tuple(services[one] for one in those) for those in (need.rules.apart, need.rules.together))
+        apart, together = (tuple(services.get(one, one) for one in those) for those in (need.rules.apart, need.rules.together))
         return replace(need, service=services[need.service], rules=replace(need.rules, apart=apart, together=together))
 
     def twice(limits: tuple[Limit, ...]) -> tuple[Limit, ...]:
