@@ -14,6 +14,7 @@ import itertools
 import typing as t
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -39,6 +40,8 @@ _WORK = Limits(absolute=0.99, nodes=100, iterations=60_000, plain=True)
 MOST_WORK = 15_000
 _ABOUT = Limits(gap=0.25, nodes=1, iterations=60_000, brief=True)
 _BLUR = 1e-6
+# What one more replica that is served is worth in replicas that are where they were.
+_ONE = 1_000.0
 _AMOUNTS = ("cpus", "memory", "shm", "disk")
 # Of whatever is counted, column -> how much of it one replica there is.
 _Takes = list[tuple[int, float]]
@@ -351,22 +354,29 @@ class _Exact:
         known = self._known(there)
         reached = Counter(need.priority for kind in self.kinds for need, replica in kind.members if (need.service, replica) in there)
         most: dict[int, int] = {}
-        better, found = False, known
+        better, found, small = False, known, self.program.columns <= MANY_COLUMNS
         for priority in sorted({kind.need.priority for kind in self.kinds}, reverse=True):
             columns = [(spot.column, -1.0) for spot in self.spots if spot.kind.need.priority == priority]
             everybody = sum(len(kind.members) for kind in self.kinds if kind.need.priority == priority)
             most[priority] = served = reached[priority] if columns else 0
             if columns and not proven and (better or served < everybody):
-                best = self._best(columns, found)
-                most[priority], served = int(_BLUR - best.bound), -round(best.objective)
-                better |= served > reached[priority]
+                best = self._best(columns, found) if small else self._most(columns, found, known)
                 found = _solution(best)
+                served = round(-_sum(dict(columns), found))
+                most[priority] = int(_BLUR - best.bound / (1 if small else _ONE))
+                better |= served > reached[priority]
             self._at_most(-served, columns)
-        small = self.program.columns <= MANY_COLUMNS
         if not (better or (all_of_it and small)):
             return Together({}, most, None, better=False, small=False)
-        found = self._aims(found) if small else self._near(known, found)
+        found = self._aims(found) if small else found
         return Together(places(self.boards, self.spots, found), most, None, better=True, small=False)
+
+    def _most(self, columns: _Takes, found: _Values, known: Iterable[int]) -> Outcome:
+        """As many as can be, each worth :data:`_ONE`. ``known``: where others have been placed well; who is there too is worth a little."""
+        there = {spot.column for spot in self.spots}.intersection(known)
+        near = sum(len(kind.members) for kind in self.kinds)
+        aim = [*((column, much * _ONE) for column, much in columns), *((column, -1.0) for column in sorted(there))]
+        return self._best(aim, found, replace(_WORK, absolute=0.99 * _ONE - near, nodes=10))
 
     def _aims(self, found: _Values) -> _Values:
         """What else makes a plan a better one, as docs/planner.md has it, one aim after the other."""
@@ -381,11 +391,6 @@ class _Exact:
             weighed = [(column, much * (len(aims) - turn)) for turn, aim in enumerate(aims) for column, much in aim]
             found = _solution(self._best(weighed, found, _ABOUT))
         return found
-
-    def _near(self, known: _Values, found: _Values) -> _Values:
-        """As many as can be where other means have placed them, for those places are well chosen."""
-        there = [(spot.column, -1.0) for spot in self.spots if spot.column in known]
-        return _solution(self._best(there, found, _ABOUT))
 
     def _best(self, aim: Iterable[tuple[int, float]], start: _Values, limits: Limits = _WORK) -> Outcome:
         self.program.set_cost(_added(aim))
