@@ -8,16 +8,18 @@ from __future__ import annotations
 import itertools
 import random
 import typing as t
+from functools import partial
 
 import numpy as np
 import pytest
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_bounds
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_bounds, fleet_program
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import team_cuts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import read_problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import FleetProgram, Rows
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import reachable
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, Session, SolverError
-from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import models
+from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import models, world
 
 GIB = 1024
 
@@ -168,3 +170,22 @@ def test_a_copy_of_an_open_program_is_one_of_its_own() -> None:
     assert other.add_row(1.0, np.asarray([1]), np.asarray([1.0])) == 1
     assert other.solve().objective == -5
     assert session.solve().objective == -7
+
+
+def test_prices_that_the_last_rounds_turned_round_are_gone_through_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last look at all patterns changes what others are worth: solutions from then miss patterns that would save many GPUs."""
+    monkeypatch.setattr(fleet_program, "MOST_ROUNDS", 1)
+    monkeypatch.setattr(fleet_program, "LAST_ROUNDS", 1)
+    program = FleetProgram(options_of(read_problem(world(400, 60, 1))))
+    found: list[tuple[float, float]] = []
+    priced = program._priced
+
+    def noted(*given: t.Any, **named: t.Any) -> t.Any:
+        outcome, slack = priced(*given, **named)
+        found.append((slack, outcome.objective))
+        return outcome, slack
+
+    monkeypatch.setattr(program, "_priced", noted)
+    program.solve(partial(reachable, program.options))
+    assert len(found) == 5
+    assert all(slack <= 1e-3 * abs(objective) for slack, objective in found)

@@ -31,6 +31,8 @@ if t.TYPE_CHECKING:
 
 # Patterns of shared GPUs are sought until the bound could fall by less than this share, or so often.
 PRICED_TO, MOST_ROUNDS, LAST_ROUNDS = 3e-5, 80, 3
+# The last rounds may turn all prices round: all rounds come once more where the bound could still fall by more than this share.
+UNSETTLED = 1e-3
 # Patterns of shared GPUs to begin with: at most; for each shape; and their columns of all groups of a board.
 MOST_VARIED, VARIED_FOR_EACH, MOST_COLUMNS = 300, 4, 3_000
 # A stage with so many new columns begins with interior points: the simplex method takes three times as long to its first solution.
@@ -192,7 +194,7 @@ class FleetProgram:
         opening = 0.0
         calm = numpy.zeros(0)
         rounds = [True] * MOST_ROUNDS + [False] * LAST_ROUNDS
-        spreads = MOST_SPREADS
+        spreads, again = MOST_SPREADS, True
         while True:
             self.session.set_costs(cost())
             outcome, interior = self.session.solve(interior=interior), False
@@ -213,7 +215,11 @@ class FleetProgram:
                 spreads, rounds = spreads - 1, [True] * LAST_ROUNDS + [False] * LAST_ROUNDS
                 continue
             if not fresh:
-                return outcome, self.missing(outcome, opening, calm, spread=False)[0]
+                slack = self.missing(outcome, opening, calm, spread=False)[0]
+                if not again or slack <= UNSETTLED * max(1.0, abs(outcome.objective)):
+                    return outcome, slack
+                again, rounds = False, [True] * MOST_ROUNDS + [False] * LAST_ROUNDS
+                continue
             for board, patterns in fresh.items():
                 self._add_patterns(board, numpy.asarray(patterns))
 
