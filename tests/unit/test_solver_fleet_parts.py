@@ -221,7 +221,8 @@ def test_gpus_are_cut_so_that_who_must_be_spread_finds_hosts() -> None:
 
 def two_hosts(gpus: int) -> list[dict[str, t.Any]]:
     return [
-        {"name": name, "model": "t4-16", "gpus": gpus, "cpus": 8, "ram_mib": 1 << 20, "modes": ("shared",), "clients": 4} for name in "ab"
+        {"name": name, "model": "t4-16", "gpus": gpus, "cpus": 8, "ram_mib": 1 << 20, "modes": ("shared", "whole"), "clients": 4}
+        for name in "ab"
     ]
 
 
@@ -310,3 +311,89 @@ def test_one_replica_goes_to_another_host_so_that_one_who_waits_has_the_cpus(sma
     assert (seats.room.left >= 0).all()
     assert int((~seats.room.empty).sum()) == 2
     assert filling.waiting.sum() == 4 - served
+
+
+def held_by_two(places: dict[str, tuple[int, int, float, float]], waits: dict[str, t.Any], gpus: int) -> tuple[Filling, Seats]:
+    """Two hosts of 8 CPUs with replicas, (host, GPU, CPUs, GiB) by class, and one that ``waits``."""
+    classes: list[dict[str, t.Any]] = [
+        {"key": key, "replicas": 1, "cpus": cpus, "memory_mib": int(memory * 1024)} for key, (_host, _gpu, cpus, memory) in places.items()
+    ]
+    return seated([*classes, {"replicas": 1, **waits}], [(key, host, gpu) for key, (host, gpu, _cpus, _gib) in places.items()], gpus)
+
+
+@pytest.mark.parametrize(
+    ("places", "gpus"),
+    [
+        pytest.param({"heavy": (0, 0, 3.0, 1), "x": (0, 0, 2.5, 3), "light": (1, 0, 2.5, 1), "y": (1, 0, 5.0, 4)}, 1, id="one for one"),
+        pytest.param(
+            {
+                "much": (0, 0, 3.5, 1),
+                "few": (0, 0, 1.0, 2),
+                "x": (0, 0, 1.0, 3),
+                "less": (1, 0, 2.0, 1),
+                "more": (1, 0, 2.0, 2),
+                "y": (1, 0, 3.5, 4),
+            },
+            1,
+            id="two for two",
+        ),
+        pytest.param(
+            {
+                "heavy": (0, 0, 3.0, 14),
+                "x": (0, 1, 2.5, 1),
+                "light": (1, 0, 2.5, 13.5),
+                "y": (1, 1, 2.5, 14.5),
+                "z": (1, 2, 2.5, 14.25),
+            },
+            3,
+            id="all of a GPU",
+        ),
+    ],
+)
+def test_cpus_left_on_two_hosts_are_gathered_on_the_one_with_a_place(places: dict[str, t.Any], gpus: int) -> None:
+    """Host a has 2.5 CPUs left and host b half a one; 3 are asked for."""
+    filling, seats = held_by_two(places, {"key": "zz", "cpus": 3.0, "memory_mib": 2048}, gpus)
+    before = int((~seats.room.empty).sum())
+    assert seats.room.left[:, 0].tolist() == [2.5, 0.5]
+    filling.fill()
+    assert not filling.waiting.any()
+    assert seats.room.left[:, 0].tolist() == [0.0, 0.0]
+    assert int((~seats.room.empty).sum()) == before
+    assert seats.held(len(places)).tolist() == [1, 0]
+
+
+def test_exchanges_in_vain_leave_all_as_it_was() -> None:
+    """The first exchange helps; no second one does."""
+    places = {"heavy": (0, 0, 3.5, 1), "light": (1, 0, 3.0, 1), "x": (0, 0, 2.5, 3), "y": (1, 0, 3.5, 4)}
+    filling, seats = held_by_two(places, {"key": "zz", "cpus": 3.5, "memory_mib": 2048}, 1)
+    filling.fill()
+    assert filling.waiting.sum() == 1
+    assert seats.room.left[:, 0].tolist() == [2.0, 1.5]
+    assert [seats.held(klass).tolist() for klass in range(4)] == [[1, 0], [0, 1], [1, 0], [0, 1]]
+
+
+def test_no_exchange_brings_another_of_the_class_that_waits() -> None:
+    """One for one would leave the CPUs, and a host with two of a class of which it may have one."""
+    classes: list[dict[str, t.Any]] = [
+        {"key": "heavy", "replicas": 1, "cpus": 3.0, "memory_mib": 1024},
+        {"key": "spread", "replicas": 2, "cpus": 2.5, "memory_mib": 1024, "max_per_host": 1},
+        {"key": "x", "replicas": 1, "cpus": 3.0, "memory_mib": 3072},
+        {"key": "y", "replicas": 1, "cpus": 5.0, "memory_mib": 4096},
+    ]
+    filling, seats = seated(classes, [("heavy", 0, 0), ("x", 0, 0), ("spread", 1, 0), ("y", 1, 0)], gpus=1)
+    filling.fill()
+    assert seats.held(1).tolist() == [0, 1]
+    assert filling.waiting.sum() == 1
+
+
+def test_a_gpu_that_nobody_uses_goes_to_the_host_that_has_the_cpus_for_a_whole_one() -> None:
+    """Host a has two CPUs left and a GPU; host b four, and two more when a has taken what is on one of its GPUs."""
+    filling, seats = held_by_two(
+        {"p": (0, 0, 6.0, 14), "q": (1, 0, 2.0, 13), "r": (1, 1, 2.0, 12)},
+        {"key": "zz", "cpus": 4.5, "memory_mib": 1024, "isolation": "exclusive"},
+        2,
+    )
+    filling.fill()
+    assert not filling.waiting.any()
+    assert seats.held(3).tolist() == [0, 1]
+    assert (seats.room.left >= 0).all()

@@ -12,6 +12,7 @@ import typing as t
 from collections.abc import Iterator
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_gathering import gather, lacking
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Room, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_swap import Swap
@@ -29,8 +30,12 @@ if t.TYPE_CHECKING:
 ROUNDS = 4
 # GPUs that are looked at in search of one that may change places, in all.
 MOST_SWAPS = 4000
+# Of the GPUs that nobody uses, those that are looked at for one replica.
+OPENED = 2
 # Replicas that it is tried to move for others, in all.
 MOST_MOVES = 2000
+# Hosts on which it is tried to gather CPU and RAM for a replica, in all.
+MOST_GATHERED = 1000
 # GPUs that it is tried to close, in all.
 MOST_CLOSED = 200
 
@@ -50,7 +55,7 @@ class Filling:
         }
         order = numpy.searchsorted(options.klass, numpy.arange(len(options.classes) + 1))
         self.options_of = [range(int(order[klass]), int(order[klass + 1])) for klass in range(len(options.classes))]
-        self.swaps, self._swaps, self.moves = MOST_SWAPS, dict[int, Swap](), MOST_MOVES
+        self.swaps, self._swaps, self.moves, self.gatherings = MOST_SWAPS, dict[int, Swap](), MOST_MOVES, MOST_GATHERED
         # Classes of which nobody can move, as things are.
         self._stuck: set[int] = set()
         # By priority: memory and worth that each team holds.
@@ -114,7 +119,15 @@ class Filling:
 
     def _top_up(self, klass: int) -> None:
         """As many waiting replicas of a class as find room as things are: on GPUs in use first."""
-        for step in (self._place_in_use, self._place_by_swap, self._place_opened, self._place_by_move):
+        steps = (
+            self._place_in_use,
+            self._place_by_swap,
+            self._place_by_gathering,
+            self._place_opened,
+            self._place_whole_by_swap,
+            self._place_by_move,
+        )
+        for step in steps:
             for option in self.options_of[klass]:
                 while True:
                     number = min(int(self.waiting[klass]), self._allowed(option))
@@ -144,12 +157,43 @@ class Filling:
         fits = seats.room.gpus_for(int(self.options.shape[option]), 1) & ~seats.room.empty
         if not fits.any():
             return 0
-        swap = self._swaps.setdefault(group, Swap(seats))
-        for host, gpu in zip(*(part[:TRIED].tolist() for part in numpy.nonzero(fits)), strict=True):
+        return self._swapped(seats, klass, option, numpy.stack(numpy.nonzero(fits), axis=1)[:TRIED])
+
+    def _place_whole_by_swap(self, klass: int, option: int, _number: int) -> int:
+        """Seat one replica on a whole GPU that nobody uses, whose host lacks CPU or RAM for it, in the same way: a move would open one more
+        GPU for whoever makes way."""
+        seats, shape = self.seats[self.options.group[option]], int(self.options.shape[option])
+        if self.options.count[klass] > 1 or self.swaps <= 0 or seats.board.shapes[shape].mode != "whole":
+            return 0
+        fits = seats.room.gpus_for(shape, 1)
+        hosts = numpy.flatnonzero(fits.any(axis=1))
+        # GPUs that nobody uses are all alike: those of the hosts that have most left have the best chances.
+        hosts = hosts[numpy.argsort(-seats.room.left[hosts, 0], kind="stable")][:OPENED]
+        return self._swapped(seats, klass, option, numpy.stack((hosts, fits[hosts].argmax(axis=1)), axis=1))
+
+    def _swapped(self, seats: Seats, klass: int, option: int, places: Ints) -> int:
+        """Seat one replica on one of these GPUs, (host, GPU) in each row, after it has changed places. How many: one or none."""
+        swap = self._swaps.setdefault(seats.number, Swap(seats))
+        for host, gpu in places.tolist():
             self.swaps -= 1
             found = swap.make_room(klass, host, gpu)
             if found is not None:
                 self._seat(seats, klass, int(self.options.shape[option]), found[0], 1 << found[1])
+                return 1
+        return 0
+
+    def _place_by_gathering(self, klass: int, option: int, _number: int) -> int:
+        """Seat one replica on a GPU with room whose host has none for it, after exchanges have gathered there what others have left."""
+        if self.options.count[klass] > 1:
+            return 0
+        seats, shape = self.seats[self.options.group[option]], int(self.options.shape[option])
+        for host in lacking(seats, klass, shape).tolist():
+            if self.gatherings <= 0:
+                return 0
+            self.gatherings -= 1
+            gpu = int((seats.room.gpus_for(shape, 1) & ~seats.room.empty)[host].argmax())
+            if gather(seats, klass, host, gpu):
+                self._seat(seats, klass, shape, host, 1 << gpu)
                 return 1
         return 0
 

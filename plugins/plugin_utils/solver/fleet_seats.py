@@ -172,8 +172,25 @@ class Seats:
         """By host, replicas of a class."""
         return t.cast("NDArray[np.int16]", self._held[self._row[klass]])
 
-    def held_at(self, klass: Ints, host: int) -> NDArray[np.int16]:
-        """Of each of these classes, replicas on a host."""
+    def move(self, replicas: Ints, host: Ints, gpus: Ints) -> None:
+        """These go to other places of the group and keep their numbers; the caller has seen that there is room when all have gone."""
+        self.drop(replicas)
+        self.host[replicas], self.gpus[replicas], self.here[replicas] = host, gpus, True
+        klass = self.klass[replicas]
+        numpy.add.at(self._held, (self._row[klass], host), 1)
+        self.room.take(self.needs(klass), self.shape[replicas], host, gpus)
+
+    def trade(self, one: int, other: int) -> None:
+        """Two replicas of one shape, each on one GPU, change places; the caller has seen that there is room."""
+        klass, host = self.klass[[one, other]], self.host[[one, other]]
+        self.klass[[one, other]] = klass[::-1]
+        more = self.needs(klass[:1]) - self.needs(klass[1:])
+        numpy.add.at(self.room.left, host, numpy.concatenate((more, -more)))
+        numpy.add.at(self._held, (self._row[klass], host), -1)
+        numpy.add.at(self._held, (self._row[klass], host[::-1]), 1)
+
+    def held_at(self, klass: Ints, host: Ints | int) -> NDArray[np.int16]:
+        """Of each of these classes, replicas on a host, or on the host of the same number in the array."""
         return t.cast("NDArray[np.int16]", self._held[self._row[klass], host])
 
     def on(self, host: int, gpu: int | None = None) -> Ints:

@@ -36,7 +36,7 @@ class Swap:
         """(host, GPU) where one more of the class fits now, after a swap: what is on this GPU is there then. None: no swap was found."""
         seats, room = self.seats, self.seats.room
         need = seats.needs(numpy.asarray([klass]))[0]
-        load, fixed = self._load()
+        load, fixed = self.load()
         if fixed[host, gpu]:
             return None
         mine = load[host, gpu]
@@ -57,6 +57,15 @@ class Swap:
                 self._swap(moving, coming, (host, gpu), (other, theirs))
                 return other, theirs
         return None
+
+    def change(self, here: tuple[int, int], there: tuple[int, int], more: int | None = None) -> bool:
+        """Do these two (host, GPU) change what is on them? Not where a class would be above its limit for a host, one of class ``more``
+        counted who is still to come here; CPU and RAM are the caller's."""
+        moving, coming = self.seats.on(*here), self.seats.on(*there)
+        able = self._within(moving, coming, there[0], None) and self._within(coming, moving, here[0], more)
+        if able:
+            self._swap(moving, coming, here, there)
+        return able
 
     def make_way(self, klass: int, shape: int) -> tuple[int, int] | None:
         """(host, GPU) where one more of the class fits now, after a replica there has gone to a GPU in use on a host that has room but may
@@ -96,7 +105,7 @@ class Swap:
         seats.add(*(numpy.asarray([each]) for each in (klass, shape, host, 1 << gpu)))
         return left
 
-    def _load(self) -> tuple[Floats, NDArray[np.bool_]]:
+    def load(self) -> tuple[Floats, NDArray[np.bool_]]:
         """(CPU and RAM of what is on each GPU, shape (hosts, GPUs, 2); GPUs that are part of a replica with several)."""
         seats = self.seats
         present = seats.present()
@@ -126,11 +135,6 @@ class Swap:
         return True
 
     def _swap(self, moving: Ints, coming: Ints, here: tuple[int, int], there: tuple[int, int]) -> None:
-        seats = self.seats
-        parts = []
-        for replicas, (host, gpu) in ((moving, there), (coming, here)):
-            many = len(replicas)
-            parts.append((seats.klass[replicas], seats.shape[replicas], numpy.full(many, host), numpy.full(many, 1 << gpu)))
-        seats.drop(numpy.concatenate((moving, coming)))
-        for part in parts:
-            seats.add(*part)
+        both = numpy.concatenate((moving, coming))
+        host, gpu = (numpy.repeat((there[part], here[part]), (len(moving), len(coming))) for part in (0, 1))
+        self.seats.move(both, host, numpy.left_shift(1, gpu))

@@ -1,0 +1,168 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""CPU and RAM that are left in crumbs on many hosts are gathered on one, until one replica more fits there.
+
+A group may have enough of both for a replica, and a GPU in use a place for it, while no single host has enough: half a core here, one
+there. Replicas of one shape then change places, or all that is on two GPUs: the host gets what is lighter for what is heavier, and its
+partner gives up what it has left.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from functools import partial
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Seats
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_swap import Swap
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
+
+if t.TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+Undo = t.Callable[[], object]
+
+# Hosts with a place that are tried for one replica; exchanges for each of them; hosts with something left that are looked at for one.
+TRIED, STEPS, PARTNERS = 24, 12, 200
+# Pairs of GPUs whose classes' limits are looked at; partners with whom two exchanges at once are tried.
+CHANGES, PAIRED = 20, 24
+# An exchange that leaves less than this share of a host less to be gathered is of no use.
+TINY = 1e-6
+
+
+def lacking(seats: Seats, klass: int, shape: int) -> Ints:
+    """Hosts with a place for one more of a class on a GPU in use, but with too little CPU or RAM for it, at most :data:`TRIED`; the one
+    that lacks least first. None where the whole group has not enough left.
+    """
+    room, need = seats.room, _need(seats, klass)
+    if (numpy.maximum(room.left, 0.0).sum(axis=0) < need - NEARLY).any():
+        return numpy.zeros(0, dtype=numpy.int64)
+    fits = (room.gpus_for(shape, 1) & ~room.empty).any(axis=1)
+    hosts = numpy.flatnonzero(fits & (seats.held(klass) < seats.options.per_host[klass]))
+    lack = (numpy.maximum(need - room.left[hosts], 0.0) * _scale(seats)).sum(axis=1)
+    return hosts[numpy.argsort(lack, kind="stable")][:TRIED]
+
+
+def _need(seats: Seats, klass: int) -> Floats:
+    """CPU and RAM (GiB) of one replica, shape (2,)."""
+    return t.cast("Floats", seats.needs(numpy.asarray([klass]))[0])
+
+
+def _scale(seats: Seats) -> Floats:
+    """Makes shares of a host of CPU and RAM (GiB)."""
+    return t.cast("Floats", 1.0 / numpy.maximum(numpy.asarray([seats.group.cpus, seats.group.ram]), NEARLY))
+
+
+def gather(seats: Seats, klass: int, host: int, gpu: int) -> bool:
+    """Is there CPU and RAM for one more of a class on this host now, after exchanges that took nobody's place? If not, nothing has changed.
+
+    :param gpu: what is on this one of its GPUs stays together: it is the one with the place.
+    """
+    need = _need(seats, klass)
+    done: list[Undo] = []
+    while (seats.room.left[host] < need - NEARLY).any():
+        undo = None
+        if len(done) < STEPS:
+            undo = _trade(seats, klass, host) or _change(seats, klass, host, gpu) or _trade_two(seats, klass, host)
+        if undo is None:
+            for each in reversed(done):
+                each()
+            return False
+        done.append(undo)
+    return True
+
+
+def _partners(seats: Seats, host: int, need: Floats) -> Ints:
+    """The other hosts that have most left of what this one lacks most."""
+    lack = numpy.maximum(need - seats.room.left[host], 0.0) * _scale(seats)
+    spare = seats.room.left[:, int(lack.argmax())].copy()
+    spare[host] = 0.0
+    partners = numpy.argsort(-spare, kind="stable")[:PARTNERS]
+    return partners[spare[partners] > NEARLY]
+
+
+def _worth(seats: Seats, klass: int, host: int, partners: Ints | int, delta: Floats) -> Floats:
+    """What exchanges with these partners are worth that leave this host ``delta`` more: how much less it lacks, and of equal ones the one
+    that moves least; 0 for those that do not help or leave the partner too little."""
+    left, scale, need = seats.room.left, _scale(seats), _need(seats, klass)
+    before, after = (numpy.maximum(need - left[host] - more, 0.0) @ scale for more in (0.0 * need, delta))
+    able = (left[partners] - delta >= -NEARLY).all(axis=-1) & (before - after > TINY)
+    return t.cast("Floats", numpy.where(able, before - after - TINY * (numpy.abs(delta) @ scale), 0.0))
+
+
+def _offers(seats: Seats, klass: int, host: int) -> tuple[Ints, Ints, Floats]:
+    """(replicas of this host, replicas of one shape elsewhere that may change places with them, how much CPU and RAM that leaves it more):
+    one for each two classes and each partner, as their limits for a host allow. No other of the class itself comes: it has one to come."""
+    need = _need(seats, klass)
+    mine, theirs = _kinds(seats, numpy.asarray([host])), _kinds(seats, _partners(seats, host, need))
+    pair = numpy.nonzero(seats.shape[mine][:, None] == seats.shape[theirs][None, :])
+    mine, theirs = mine[pair[0]], theirs[pair[1]]
+    goes, comes, most = seats.klass[mine], seats.klass[theirs], seats.options.per_host
+    able = (
+        (goes != comes)
+        & (comes != klass)
+        & (seats.held_at(goes, seats.host[theirs]) < most[goes])
+        & (seats.held_at(comes, host) < most[comes])
+    )
+    mine, theirs = mine[able], theirs[able]
+    return mine, theirs, seats.needs(seats.klass[mine]) - seats.needs(seats.klass[theirs])
+
+
+def _trade(seats: Seats, klass: int, host: int) -> Undo | None:
+    """Exchange the two replicas of one shape after which this host lacks least; what takes it back, or None: no exchange helps."""
+    mine, theirs, delta = _offers(seats, klass, host)
+    worth = _worth(seats, klass, host, seats.host[theirs], delta)
+    return _traded(seats, mine, theirs, [int(worth.argmax())]) if worth.any() else None
+
+
+def _trade_two(seats: Seats, klass: int, host: int) -> Undo | None:
+    """The same with two replicas of one partner at once: what is too much of one exchange the other makes good."""
+    mine, theirs, delta = _offers(seats, klass, host)
+    goes, comes, where = seats.klass[mine], seats.klass[theirs], seats.host[theirs]
+    best, found = 0.0, list[int]()
+    for partner in numpy.unique(where)[:PAIRED].tolist():
+        here = numpy.flatnonzero(where == partner)
+        worth = _worth(seats, klass, host, partner, delta[here][:, None] + delta[here][None, :])
+        worth[(goes[here][:, None] == goes[here][None, :]) | (comes[here][:, None] == comes[here][None, :])] = 0.0
+        if worth.max() > best:
+            best, found = float(worth.max()), here[list(divmod(int(worth.argmax()), len(here)))].tolist()
+    return _traded(seats, mine, theirs, found) if found else None
+
+
+def _traded(seats: Seats, mine: Ints, theirs: Ints, chosen: list[int]) -> Undo:
+    """Make these exchanges; returns what takes them back."""
+    for one in chosen:
+        seats.trade(int(mine[one]), int(theirs[one]))
+    return partial(_traded, seats, mine, theirs, chosen)
+
+
+def _change(seats: Seats, klass: int, host: int, gpu: int) -> Undo | None:
+    """Exchange all that is on two GPUs, as :func:`_trade` does two replicas; what is on ``gpu`` stays."""
+    swap, need = Swap(seats), _need(seats, klass)
+    load, fixed = swap.load()
+    partners = _partners(seats, host, need)
+    delta = load[host][:, None, None, :] - load[partners][None, :, :, :]
+    worth = _worth(seats, klass, host, partners[None, :, None], delta)
+    worth[fixed[host]] = worth[gpu] = 0.0
+    worth[:, fixed[partners]] = 0.0
+    order = numpy.argsort(-worth, axis=None, kind="stable")[:CHANGES]
+    for mine, which, theirs in zip(*(part.tolist() for part in numpy.unravel_index(order, worth.shape)), strict=True):
+        if worth[mine, which, theirs] > 0 and swap.change((host, mine), (int(partners[which]), theirs), klass):
+            return partial(swap.change, (host, mine), (int(partners[which]), theirs))
+    return None
+
+
+def _kinds(seats: Seats, hosts: Ints) -> Ints:
+    """Replicas on these hosts, one of each class and shape of a host; only those with one GPU."""
+    there = numpy.zeros(seats.group.size, dtype=bool)
+    there[hosts] = True
+    present = seats.present()
+    present = present[there[seats.host[present]]]
+    present = present[seats.gpus[present] & (seats.gpus[present] - 1) == 0]
+    keys = (seats.host[present] * len(seats.options.classes) + seats.klass[present]) * len(seats.board.shapes) + seats.shape[present]
+    return t.cast("Ints", present[numpy.unique(keys, return_index=True)[1]])
