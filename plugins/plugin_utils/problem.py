@@ -179,9 +179,9 @@ class Host:
 
     @cached_property
     def order(self) -> str:
-        """Which host comes first where nothing else tells two apart: the one with more GPUs, then by what it is, then by its GPUs' UUIDs.
+        """Which host comes first where nothing else tells two apart: the one with more GPUs, then by what it is, then by name.
 
-        A host may be called something else tomorrow, so its name comes last; nor does anything count that a plan changes, or a day does.
+        So a name decides only between hosts of the same hardware under the same policy. Nothing counts that a plan changes, or a day does.
         """
         gpus = sorted(self.gpus, key=lambda gpu: (gpu.pci, gpu.uuid))
         numbers = {gpu.uuid: number for number, gpu in enumerate(gpus)}
@@ -191,9 +191,8 @@ class Host:
         shared = (self.shared_max, self.shared_reserve_mib, self.shared_compute)
         allowed = (tuple(sorted(self.modes)), tuple(sorted(self.sharing)), shared, tuple(sorted(self.data_classes)))
         ports = (len(self.ports), *self.ports[:1], *self.ports[-1:])
-        uuids = tuple(gpu.uuid for gpu in gpus)
         # As text, which is compared quickly: hosts are sorted for each plan that is tried.
-        return f"{9999 - len(gpus):04d} {(boards, capacity, links, self.environment, allowed, ports, uuids, self.name)}"
+        return f"{9999 - len(gpus):04d} {(boards, capacity, links, self.environment, allowed, ports, self.name)}"
 
     def admits(self, need: Need) -> bool:
         """May the service be here, whatever room there is: is the environment its own, and may the class of its data be here?"""

@@ -28,8 +28,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.together impor
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
 # A program with more columns than this is left to together.py, and so are more replicas times GPUs (it would have more columns), and a host
-# with more ways than these to choose a replica's GPUs. One with many columns finds how many can be served at most, and what else makes a
-# plan better only about.
+# with more ways than these to choose a replica's GPUs. One with many columns finds how many can be served at most, and leaves as many as it
+# can where they are; nothing else is made better about a plan then.
 MOST_COLUMNS = 3_000
 MOST_PAIRS = 20_000
 MANY_COLUMNS = 800
@@ -434,10 +434,10 @@ def _sum(costs: Mapping[int, float], found: _Values) -> float:
 
 def _added(takes: Iterable[tuple[int, float]]) -> dict[int, float]:
     """Costs of one column added up."""
-    found: Counter[int] = Counter()
+    found: dict[int, float] = defaultdict(float)
     for column, much in takes:
-        found[column] += much  # type: ignore[assignment] # a Counter of floats is a Counter
-    return dict(found)
+        found[column] += much
+    return found
 
 
 def _may_have(host: HostState, need: Need) -> bool:

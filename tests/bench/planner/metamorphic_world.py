@@ -173,6 +173,17 @@ def renamed(problem: Problem, names: Mapping[str, str]) -> Problem:
     )
 
 
+def twins(problem: Problem) -> bool:
+    """Are there two hosts of the same hardware under the same policy? Which of them is taken, only names can say."""
+    seen = []
+    for each in problem.hosts:
+        numbers = {one.uuid: number for number, one in enumerate(each.gpus)}
+        links = [tuple(sorted(numbers[uuid] for uuid in one.links or ())) for one in each.gpus]
+        boards = [(one.pci, one.board, one.memory_mib, one.mps_clients) for one in each.gpus]
+        seen.append((replace(each, name="", gpus=(), listening=frozenset()), links, boards))
+    return any(one == other for one, other in itertools.combinations(seen, 2))
+
+
 def with_one_more_gpu(problem: Problem, chance: random.Random) -> Problem | None:
     """One GPU more on some host, like one that is there; None where no host has any."""
     number = chance.choice([number for number, each in enumerate(problem.hosts) if each.gpus] or [-1])
