@@ -238,20 +238,21 @@ class Dealer:
         poor, rich = numpy.flatnonzero(total[:, one.place] < one.most), numpy.flatnonzero(total[:, one.place] > one.most)
         # Others with each turn.
         poor, rich = numpy.roll(poor, -turn * PAIRED)[:PAIRED], numpy.roll(rich, -turn * PAIRED // 2)[:PAIRED]
-        # By poor host, rich host and a GPU of each: what the change brings to the tight classes.
-        able = usable[poor][:, None, :, None] & usable[rich][None, :, None, :]
-        gain = numpy.zeros(able.shape)
-        for each in tight:
-            spare = max(0, each.found(total) - each.wanted)
-            more = self.slots[rich, :, each.place][None, :, None, :] - self.slots[poor, :, each.place][:, None, :, None]
-            has, had = total[poor, each.place][:, None, None, None], total[rich, each.place][None, :, None, None]
+        # Poor host, rich host and a GPU of each: those whose change brings something, and what it brings; then who else is tight.
+        few, many = (self.slots[hosts, :, one.place] for hosts in (poor, rich))
+        able = usable[poor][:, None, :, None] & usable[rich][None, :, None, :] & (few[:, None, :, None] < many[None, :, None, :])
+        there, gain = numpy.nonzero(able), numpy.zeros(0, dtype=numpy.int64)
+        for each in (one, *(other for other in tight if other is not one)):
+            to, of, to_gpu, of_gpu = there
+            more = self.slots[rich[of], of_gpu, each.place] - self.slots[poor[to], to_gpu, each.place]
+            has, had = total[poor[to], each.place], total[rich[of], each.place]
             after = numpy.minimum(has + more, each.most) + numpy.minimum(had - more, each.most)
             brings = after - numpy.minimum(has, each.most) - numpy.minimum(had, each.most)
-            gain, able = (brings, able & (brings > 0)) if each is one else (gain, able & (brings >= -spare))
-        if not able.any():
+            kept = brings > 0 if each is one else brings >= -max(0, each.found(total) - each.wanted)
+            there, gain = tuple(part[kept] for part in there), (brings if each is one else gain)[kept]
+        if not len(gain):
             return False
-        best = int(numpy.where(able, gain, 0).argmax())
-        to, of, to_gpu, of_gpu = (int(each) for each in numpy.unravel_index(best, able.shape))
+        to, of, to_gpu, of_gpu = (int(part[gain.argmax()]) for part in there)
         mine, theirs = (poor[to], to_gpu), (rich[of], of_gpu)
         self.slots[mine], self.slots[theirs] = self.slots[theirs].copy(), self.slots[mine].copy()
         return True

@@ -28,7 +28,7 @@ if t.TYPE_CHECKING:
 Undo = t.Callable[[], object]
 
 # Hosts with a place that are tried for one replica; exchanges for each of them; hosts with something left that are looked at for one.
-TRIED, STEPS, PARTNERS = 24, 12, 200
+TRIED, STEPS, PARTNERS = 12, 12, 200
 # Pairs of GPUs whose classes' limits are looked at; partners with whom two exchanges at once are tried.
 CHANGES, PAIRED = 20, 24
 # An exchange that leaves less than this share of a host less to be gathered is of no use.

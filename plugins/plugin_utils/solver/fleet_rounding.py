@@ -32,7 +32,7 @@ SPARE_RAM = 0.4
 # How often the rest of a group's shared GPUs is solved anew; patterns are sought as long as they may save this part of a GPU.
 DIVES, SAVED = 6, 0.3
 # The parts of the last priority that are not worth the work of finding them: before its stage is left, and in whole numbers.
-SPARE, LOOSE = 8e-5, 5e-5
+SPARE, LOOSE = 8e-5, 7e-5
 NODES = 1
 PATTERNS = Limits(gap=0.0, nodes=200)
 # A class on shared GPUs gets places on so many times the hosts that it needs; fewer where that takes too many GPUs.
