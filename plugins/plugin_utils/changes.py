@@ -157,6 +157,8 @@ class Search:
         # By change, environment and priority: who has a place after it, and of them who had to leave another one.
         self.held: dict[tuple[t.Any, ...], tuple[set[Key], list[str]]] = {}
         self.books = TeamBooks(self.now, self.scene)
+        # Services that wait and could have no place by what is tried: plans do without them.
+        self.aside: frozenset[str] = frozenset()
         # Of the service that is looked at: replicas that only wait for the others of their group.
         self.words: dict[int, str] = {}
         for place in self.now.previous:
@@ -378,7 +380,8 @@ class Search:
 
     def after(self, problem: Problem) -> set[Key]:
         """Who has a place in a plan of the whole fleet: in earnest, unless too many wait for that."""
-        return {(place.service, place.replica) for place in make_plan(problem, trial=self.many).placements}
+        needs = tuple(need for need in problem.needs if need.service not in self.aside)
+        return {(place.service, place.replica) for place in make_plan(replace(problem, needs=needs), trial=self.many).placements}
 
     def _also(self, need: Need, change: Change, rest: Sequence[int]) -> set[int]:
         """Whom a change of the service's own manifest serves on other hosts than the one that it was tried on."""
@@ -434,7 +437,7 @@ class Search:
         Whoever has a place on a host that is left out keeps it, as in every run that does not see a host.
         """
         # Whom it goes together with has to be there first, whatever comes before.
-        before = self._before(need).union(self.missing.keys() & set(need.rules.together))
+        before = self._before(need).union(self.missing.keys() & set(need.rules.together)) - self.aside
         here = (
             set(self.trimmed)
             if hosts is None

@@ -9,6 +9,7 @@ Who comes before others takes what is added for these, so amounts are found for 
 from __future__ import annotations
 
 import typing as t
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -44,7 +45,7 @@ class _Kind:
 _Hosts = Mapping[str, tuple[_Kind, Host]]
 
 
-def by_quotas(search: Search, waiting: Iterable[Key]) -> Iterator[tuple[Key, Option]]:
+def by_quotas(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Option]]:
     """Of many that only a quota keeps out, what their team's would have to be for all of them together."""
     teams: dict[str, set[Key]] = {}
     for key in waiting:
@@ -52,6 +53,7 @@ def by_quotas(search: Search, waiting: Iterable[Key]) -> Iterator[tuple[Key, Opt
     search.left = min(TEAM_BUDGET, 4 * search.budget)
     search.share = search.left // 2
     for team in sorted(teams, key=lambda name: (-len(teams[name]), name)):
+        search.aside = _kept_out(search, waiting, team)
         last = min((search.scene.needs[service] for service, _number in teams[team]), key=lambda need: (need.priority, need.service))
         option = search.raised(last, False)
         if option is None or not search.affords(edited(replace(search.reduced(last, None), moves=0), option.edits)):
@@ -59,6 +61,22 @@ def by_quotas(search: Search, waiting: Iterable[Key]) -> Iterator[tuple[Key, Opt
         places = search.after(edited(search.now, option.edits))
         if search.placed <= places:
             yield from ((key, option) for key in sorted(teams[team] & places))
+    search.aside = frozenset()
+
+
+def _kept_out(search: Search, waiting: Collection[Key], team: str) -> frozenset[str]:
+    """Services of which nobody has a place, for the quota of another team, which this team's does not change: no plan for it needs them."""
+    spaces = {quota.team: quota.workspace for quota in search.now.quotas}
+    space = spaces.get(team)
+    found = Counter(service for service, _number in waiting)
+    return frozenset(
+        service
+        for service, count in found.items()
+        if service not in search.at
+        and count == search.missing[service]
+        and (other := search.scene.needs[service].team) != team
+        and (space is None or spaces.get(other) != space)
+    )
 
 
 def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Option]]:

@@ -283,6 +283,16 @@ def test_whom_no_quota_keeps_out_is_told_of_hosts_alone() -> None:
     assert alone == {"add 7 hosts of environment 'production', each with a free GPU (a100-sxm4-80gb)": 14}
 
 
+def test_of_many_teams_that_only_their_quotas_keep_out_each_is_told_of_its_own() -> None:
+    teams = [f"team-{number:03}" for number in range(100)]
+    hosts = [host(*(gpu(number, f"h{at}") for number in range(8)), name=f"h{at}") for at in range(13)]
+    asked = problem(hosts, [need(f"of-{team}", "exclusive", team=team) for team in teams])
+    asked = replace(asked, quotas=tuple(Quota(team, (Limit("gpus", 0),)) for team in teams))
+    found = proposals(asked)
+    assert [each.sentence for each in found] == [f"raise the quota of {team} by 1 GPU (fleet_quotas)" for team in teams]
+    assert all(places(asked, each) for each in (found[0], found[50], found[-1]))
+
+
 SHARED_ONLY, WHOLE_ONLY, MIG_ONLY = ({"modes": (mode,)} for mode in ("shared", "whole", "mig"))
 #: (the fleet, its leases, the cause, what is told first)
 FIRST: dict[str, tuple[Problem, dict[str, str], str, str]] = {
