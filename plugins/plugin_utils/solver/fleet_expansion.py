@@ -241,7 +241,7 @@ class Dealer:
         # Poor host, rich host and a GPU of each: those whose change brings something, and what it brings; then who else is tight.
         few, many = (self.slots[hosts, :, one.place] for hosts in (poor, rich))
         able = usable[poor][:, None, :, None] & usable[rich][None, :, None, :] & (few[:, None, :, None] < many[None, :, None, :])
-        there, gain = numpy.nonzero(able), numpy.zeros(0, dtype=numpy.int64)
+        there, gain = numpy.stack(numpy.nonzero(able)), numpy.zeros(0, dtype=numpy.int64)
         for each in (one, *(other for other in tight if other is not one)):
             to, of, to_gpu, of_gpu = there
             more = self.slots[rich[of], of_gpu, each.place] - self.slots[poor[to], to_gpu, each.place]
@@ -249,11 +249,11 @@ class Dealer:
             after = numpy.minimum(has + more, each.most) + numpy.minimum(had - more, each.most)
             brings = after - numpy.minimum(has, each.most) - numpy.minimum(had, each.most)
             kept = brings > 0 if each is one else brings >= -max(0, each.found(total) - each.wanted)
-            there, gain = tuple(part[kept] for part in there), (brings if each is one else gain)[kept]
+            there, gain = there[:, kept], (brings if each is one else gain)[kept]
         if not len(gain):
             return False
-        to, of, to_gpu, of_gpu = (int(part[gain.argmax()]) for part in there)
-        mine, theirs = (poor[to], to_gpu), (rich[of], of_gpu)
+        best = there[:, gain.argmax()].tolist()
+        mine, theirs = (poor[best[0]], best[2]), (rich[best[1]], best[3])
         self.slots[mine], self.slots[theirs] = self.slots[theirs].copy(), self.slots[mine].copy()
         return True
 

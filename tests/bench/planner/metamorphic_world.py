@@ -164,7 +164,7 @@ def mixed(problem: Problem, chance: random.Random) -> Problem:
 
 def renamed(problem: Problem, names: Mapping[str, str]) -> Problem:
     """The same with other names of its hosts, everywhere."""
-    needs = (replace(each, bars={(names[name], board): bar for (name, board), bar in each.bars.items()}) for each in problem.needs)
+    needs = (replace(each, bars={(names[name], board): verdict for (name, board), verdict in each.bars.items()}) for each in problem.needs)
     return replace(
         problem,
         hosts=tuple(replace(each, name=names[each.name]) for each in problem.hosts),
@@ -206,7 +206,7 @@ def _second(one: Host, name: str) -> Host:
 
 def _wider(need: Need, names: Mapping[str, str]) -> dict[tuple[str, str], Bar]:
     """The gate's no, also for hosts that are like others: name of the old one -> of the new one."""
-    return {**need.bars, **{(names[name], board): bar for (name, board), bar in need.bars.items() if name in names}}
+    return {**need.bars, **{(names[name], board): verdict for (name, board), verdict in need.bars.items() if name in names}}
 
 
 def with_one_more_host(problem: Problem, chance: random.Random) -> Problem:
