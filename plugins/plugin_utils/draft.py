@@ -42,7 +42,8 @@ class Mark:
 
 
 class Draft:
-    """Decisions so far. ``placed``: who has a place; ``leaving``: who holds a place on a drained GPU until there is another.
+    """Decisions so far. ``placed``: who has a place; ``leaving``: who holds a place on a drained GPU until there is another; ``drained``: who
+    did so at the beginning.
 
     ``kept``: the places that were right at the beginning. ``displaced``: who left one of them, for whom and why. ``waiting``: who lost
     its place to others and looks for one again.
@@ -55,6 +56,7 @@ class Draft:
         self.needs = {need.service: need for need in problem.needs}
         self.placed: dict[Key, Placement] = {}
         self.leaving: dict[Key, Placement] = {}
+        self.drained: frozenset[Key] = frozenset()
         self.kept: dict[Key, Placement] = {}
         self.displaced: dict[Key, tuple[str, Displacement]] = {}
         self.freed = False
@@ -127,8 +129,9 @@ class Draft:
         self._vain.clear()
 
     def lift(self, key: Key) -> Placement:
-        """Take a replica's place away."""
-        place = self.placed.pop(key)
+        """Take a replica's place away, also one that it holds on a drained GPU."""
+        hold = self._hold if key in self.leaving else self.placed.__setitem__
+        place = self.leaving.pop(key) if key in self.leaving else self.placed.pop(key)
         host, need = self.fleet.hosts[place.host], self.needs[place.service]
         self._remember(host, host.usable(place.gpus))
         host.unseat(need, place)
@@ -138,8 +141,16 @@ class Draft:
         if self._open:
             charge = host.charge(need, place)
             self._log.append(partial(self.fleet.books.book, place.name, need.team, charge))
-            self._log.append(partial(self.placed.__setitem__, key, place))
+            self._log.append(partial(hold, key, place))
         return place
+
+    def _hold(self, key: Key, place: Placement) -> None:
+        self.leaving[key] = place
+
+    def stays(self, key: Key) -> None:
+        """Who was only asked to go has its place again: on a drained GPU it holds it, as before."""
+        if key in self.drained:
+            self.leaving[key] = self.placed.pop(key)
 
     def place(self, need: Need, replica: int, hosts: Set[str] | None = None) -> Placement | None:
         """The best place for one more replica, taken; None when there is none. ``hosts``: only on these."""
@@ -295,11 +306,12 @@ class Draft:
         """The need of a replica."""
         return self.needs[key[0]]
 
-    def movable(self, name: str, needed: bool = False) -> Key | None:
+    def movable(self, name: str, needed: bool = False, leaving: bool = False) -> Key | None:
         """The replica of this name, if it is one whose place may be taken away: nobody knows where else an adopted one could be,
-        and one on a drained GPU looks for a place itself. ``needed``: also one that others have to have beside them."""
+        and one on a drained GPU looks for a place itself. ``needed``: also one that others have to have beside them; ``leaving``: also
+        one on a drained GPU, which has no other place."""
         key = key_of(name)
-        place = self.placed.get(key)
+        place = self.placed.get(key) or (self.leaving.get(key) if leaving else None)
         if place is None or self.needs[key[0]].adopted or place.host not in self.fleet.hosts:
             return None
         return key if needed or not needed_there(self.fleet, self.needs, place) else None

@@ -111,6 +111,7 @@ class Room:
             return None
         for key in sorted(gone, key=self._turn):
             if stay(draft, key, gone[key]):
+                draft.stays(key)
                 del gone[key]
         draft.keep()
         self._note(gone, place, way or "preempted")
@@ -227,7 +228,7 @@ class Room:
         draft = self._draft
         for way in self._ways(need, need.priority, True):
             mark = draft.mark()
-            trial = {key: draft.lift(key) for key in way.keys if key in draft.placed}
+            trial = {key: draft.lift(key) for key in way.keys if key in draft.placed or key in draft.leaving}
             place = draft.place(need, replica, {way.host})
             if place is not None:
                 gone.update(trial)
@@ -256,7 +257,7 @@ class Room:
     def _lowest(self, host: HostState) -> int:
         """The lowest priority of those on a host who can be asked to go."""
         if "lowest" not in host.answers:
-            keys = (self._draft.movable(name, needed=True) for state in host.gpus for name in state.names())
+            keys = (self._draft.movable(name, needed=True, leaving=True) for state in host.gpus for name in state.names())
             host.answers["lowest"] = min((self._draft.need_of(key).priority for key in keys if key is not None), default=101)
         lowest: int = host.answers["lowest"]
         return lowest
@@ -266,7 +267,7 @@ class Room:
 
         @cache
         def may(name: str) -> bool:
-            key = draft.movable(name, needed=force)
+            key = draft.movable(name, needed=force, leaving=force)
             if key is None or key[0] == need.service or key[0] in need.rules.together:
                 return False
             theirs = draft.needs[key[0]].priority
@@ -437,7 +438,7 @@ class Room:
         found = []
         for priority, name, charge in itertools.chain.from_iterable(self._charged_below(team, below) for team in teams):
             service, much = key_of(name)[0], counted(charge, debit.key)
-            if much and service != need.service and service not in need.rules.together and (key := draft.movable(name)) is not None:
+            if much and service != need.service and service not in need.rules.together and (key := draft.movable(name, leaving=True)) is not None:
                 size = much if much >= debit.short else -much
                 found.append((priority, much < debit.short, size, draft.needs[service].move_cost, key))
         return min(found)[-1] if found else None

@@ -20,6 +20,7 @@ def begin(problem: Problem) -> Draft:
     draft = Draft(problem, fleet, by_replica(problem.previous, fleet))
     keep_all(draft)
     draft.leaving = {key: place for key, place in draft.placed.items() if must_leave(fleet, draft.needs[place.service], place)}
+    draft.drained = frozenset(draft.leaving)
     for key in draft.leaving:
         del draft.placed[key]
     draft.kept = dict(draft.placed)

@@ -384,14 +384,11 @@ class _Queue:
         if needed_there(draft.fleet, draft.needs, held):
             return False
         mark = draft.mark()
-        draft.placed[(need.service, replica)] = held
         draft.lift((need.service, replica))
         if draft.place(need, replica) is None:
             draft.back(mark)
-            draft.placed.pop((need.service, replica), None)
             return False
         draft.keep()
-        del draft.leaving[(need.service, replica)]
         return True
 
 
@@ -443,7 +440,7 @@ def _unplaced(draft: Draft, need: Need, replica: int) -> Unplaced:
     if before is not None and found:
         where = f"its place, {before.slice or before.mode} on {before.host} {','.join(uuid[:12] for uuid in before.gpus)}"
         reason = f"{where}, is {found[0].words}, and there is none elsewhere: {reason}"
-    if key in draft.displaced and key in draft.kept:
+    if key in draft.displaced and (key in draft.kept or key in draft.drained):
         by, way = draft.displaced[key]
         words = "what its team had borrowed went back to" if way == "reclaimed" else "it gave way to"
         reason = f"{words} {by}: {reason}"

@@ -244,7 +244,7 @@ class _Judge:
             if any(self._has_room(host, need, own) for host in self.hosts.values()):
                 self.say(each, "could have been placed")
             if self.problem.preemption and not own:
-                weaker = [place for place in self.solution.placements if self._weaker(place, need)]
+                weaker = [place for place in self.here if self._weaker(place, need)]
                 if any(self._has_room(host, need, weaker) for host in self.hosts.values()):
                     self.say(each, "waits for a lower priority")
 

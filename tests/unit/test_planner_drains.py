@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import typing as t
+from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils import plan_record
@@ -14,7 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Resources
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Limit, Problem, Quota, Resources, Rules
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import (
     facts,
@@ -83,6 +84,43 @@ def test_who_stays_keeps_cpu_port_and_every_gpu_that_it_has() -> None:
     assert (found.placements, found.waiting) == ((), (old,))
     assert [each.service for each in found.unplaced] == ["aa", "bb", "train"]
     assert planner_checker.complaints(world, found) == []
+
+
+def crowded(**more: object) -> Problem:
+    """A host whose last cores, port and quota somebody has on a drained GPU, and somebody else who would need one of these."""
+    old = need("batch", priority=10, resources=Resources(6, 0, 0, 0), ports=(("http", 18000),), team="claims")
+    return problem(
+        [host(gpu(0, slices="1g.10gb@0", drain=SOFT), l40s(1), capacity=Resources(8, 0, 0, 0))],
+        [old, need("notary", "exclusive", memory_mib=40000, priority=90, **more)],
+        [place("batch", "0:1g.10gb@0", http=18000)],
+    )
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"resources": Resources(4, 0, 0, 0)},
+        {"ports": (("http", 18000),)},
+        {"rules": Rules(apart=("batch",))},
+        {"team": "claims"},
+    ],
+)
+def test_who_stays_on_a_drained_gpu_is_in_nobody_s_way_who_comes_before_it_where_preemption_is_allowed(more: dict[str, object]) -> None:
+    world = replace(crowded(**more), quotas=(Quota("claims", (Limit("memory", 50000),)),))
+    found = make_plan(world)
+    assert ([each.service for each in found.waiting], [each.service for each in found.unplaced]) == (["batch"], ["batch", "notary"])
+    forced = replace(world, preemption=True)
+    found = make_plan(forced)
+    assert ([each.service for each in found.placements], found.waiting) == (["notary"], ())
+    assert found.unplaced[0].reason.startswith("it gave way to notary-1: its place, 1g.10gb@0 on h1 GPU-h1-0, is drained by lin (fan)")
+    assert planner_checker.complaints(forced, found) == []
+    again = replace(forced, previous=found.placements)
+    assert make_plan(again).placements == found.placements
+
+
+def test_who_is_in_nobody_s_way_stays_on_a_drained_gpu_though_preemption_is_allowed() -> None:
+    found = make_plan(replace(crowded(resources=Resources(2, 0, 0, 0)), preemption=True))
+    assert ([each.service for each in found.placements], [each.service for each in found.waiting]) == (["notary"], ["batch"])
 
 
 def test_what_one_gives_back_by_leaving_helps_those_who_were_asked_before() -> None:
