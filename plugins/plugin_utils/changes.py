@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all import by_hosts, by_quotas
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import gpus_of, host_with, kinds_of, serves, words_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import eases, gpus_of, host_with, kinds_of, serves, words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan, without_sweeps
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Gpu,
@@ -485,18 +485,31 @@ class Search:
         return True
 
     def _hosts(self, need: Need, replicas: Sequence[int], known: _Known) -> tuple[Change | None, set[int]]:
-        """The fewest more hosts with a GPU (or as many as one replica needs) that serve the replicas: by doubling, then by halves."""
+        """The fewest more hosts with a GPU (or as many as one replica needs) that serve the replicas: by doubling, then by halves.
+
+        Where no kind of GPU would serve what is asked for, for what it could ask instead.
+        """
         best: tuple[Change | None, set[int]] = (None, set())
-        board = known.board
-        if board is None:
-            return best
+        wanted, board, words, edits = need, known.board, "", tuple[Edit, ...]()
+        less = eases(need) if board is None else iter(())
+        while board is None:
+            words, edits = next(less, ("", ()))
+            if not words:
+                return best
+            wanted = eased(need, edits)
+            board = self._board(wanted)
+
+        def more(count: int) -> Option:
+            option = self.more_hosts(wanted, board, count)
+            return option if not words else option._replace(text=f"{words}; and {option.text}", edits=(*edits, *option.edits))
+
         low, count = known.hosts - 1, known.hosts
         while best[0] is None and count * need.count <= MOST_GPUS and self.left > 0:
-            best = self._tried(need, self.more_hosts(need, board, count), replicas)
+            best = self._tried(need, more(count), replicas)
             low, count = (low, count) if best[0] is not None else (count, 2 * count)
         while best[0] is not None and count - low > 1:
             middle = (low + count) // 2
-            found = self._tried(need, self.more_hosts(need, board, middle), replicas)
+            found = self._tried(need, more(middle), replicas)
             best, low, count = (found, low, middle) if found[0] is not None else (best, middle, count)
         known.hosts = count
         if best[0] is None:

@@ -258,7 +258,7 @@ class _Tidying:
     def _needed(self, key: Key, old: Placement) -> bool:
         """Is somebody left where it was who has to have its service there? Of two replicas either may go, and not both."""
         fleet = self.draft.fleet
-        return not fleet.hosts[old.host].replicas.get(key[0], 0) and needed_there(fleet, self.draft.needs, old)
+        return not fleet.hosts[old.host].replicas.get(key[0], 0) and bool(needed_there(fleet, self.draft.needs, old))
 
     def _lost_room(self, kept: Mapping[str, frozenset[str]], old: Mapping[Key, Placement]) -> bool:
         """Has a service less room than it had, where it still is or where it goes now?"""

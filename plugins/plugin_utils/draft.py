@@ -42,11 +42,10 @@ class Mark:
 
 
 class Draft:
-    """Decisions so far. ``placed``: who has a place; ``leaving``: who holds a place on a drained GPU until there is another; ``drained``: who
-    did so at the beginning.
+    """Decisions so far. ``placed``: who has a place; ``leaving``: who holds a place on a drained GPU until there is another; ``drained``:
+    who did so at the beginning.
 
-    ``kept``: the places that were right at the beginning. ``displaced``: who left one of them, for whom and why. ``waiting``: who lost
-    its place to others and looks for one again.
+    ``kept``: the places that were right at the beginning. ``displaced``: who left one of them, for whom and why.
     """
 
     def __init__(self, problem: Problem, fleet: Fleet, before: Mapping[Key, Placement]) -> None:
@@ -306,6 +305,10 @@ class Draft:
         """The need of a replica."""
         return self.needs[key[0]]
 
+    def everybody(self) -> list[tuple[Key, Placement]]:
+        """Who has a place or holds one, in order."""
+        return sorted((*self.placed.items(), *self.leaving.items()))
+
     def movable(self, name: str, needed: bool = False, leaving: bool = False) -> Key | None:
         """The replica of this name, if it is one whose place may be taken away: nobody knows where else an adopted one could be,
         and one on a drained GPU looks for a place itself. ``needed``: also one that others have to have beside them; ``leaving``: also
@@ -330,15 +333,19 @@ def _where(place: Placement | None) -> object:
     return None if place is None else (place.host, place.mode, place.gpus, place.slice)
 
 
-def needed_there(fleet: Fleet, needs: Mapping[str, Need], place: Placement) -> bool:
-    """Would somebody on the host be without the service that it goes together with, if this replica went?"""
+def needed_there(fleet: Fleet, needs: Mapping[str, Need], place: Placement) -> list[str]:
+    """The services on the host that would be without the one that they go together with, if this replica went."""
     if place.service not in fleet.rulebook.anchors or place.host not in fleet.hosts:
-        return False
+        return []
     there = fleet.hosts[place.host].replicas
     if there.get(place.service, 0) > 1:
-        return False
-    beside = (needs[name].rules.together for name, count in there.items() if count > 0 and name in needs)
-    return any(place.service in names and not any(there.get(name, 0) > 0 for name in names if name != place.service) for names in beside)
+        return []
+    beside = {name: needs[name].rules.together for name, count in sorted(there.items()) if count > 0 and name in needs}
+    return [
+        service
+        for service, names in beside.items()
+        if place.service in names and not any(there.get(name, 0) > 0 for name in names if name != place.service)
+    ]
 
 
 @lru_cache(maxsize=65_536)

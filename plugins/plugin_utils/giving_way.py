@@ -438,7 +438,12 @@ class Room:
         found = []
         for priority, name, charge in itertools.chain.from_iterable(self._charged_below(team, below) for team in teams):
             service, much = key_of(name)[0], counted(charge, debit.key)
-            if much and service != need.service and service not in need.rules.together and (key := draft.movable(name, leaving=True)) is not None:
+            if (
+                much
+                and service != need.service
+                and service not in need.rules.together
+                and (key := draft.movable(name, leaving=True)) is not None
+            ):
                 size = much if much >= debit.short else -much
                 found.append((priority, much < debit.short, size, draft.needs[service].move_cost, key))
         return min(found)[-1] if found else None

@@ -59,7 +59,7 @@ def part(draft: Draft) -> list[Key]:
     going = bool(draft.fleet.rulebook.anchors)
     while going:
         going = False
-        for key, place in sorted(draft.placed.items()):
+        for key, place in draft.everybody():
             need, host = draft.needs[key[0]], draft.fleet.hosts.get(place.host)
             bound = need.rules.together if host is not None and not need.adopted else ()
             if host is not None and bound and not any(host.replicas.get(name, 0) > 0 for name in bound):

@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+import itertools
 import typing as t
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import home
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join, new_gpus, width
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Gpu, Host, Need, Problem, Resources
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import Edit
 
 
 def serves(need: Need, gpu: Gpu) -> bool:
@@ -59,3 +61,17 @@ def kinds_of(several: Sequence[tuple[Host | None, Gpu]], joined: int) -> list[tu
         if not joined or width(gpu) >= joined:
             kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
     return [kinds[kind] for kind in sorted(kinds)]
+
+
+def eases(need: Need) -> Iterator[tuple[str, tuple[Edit, ...]]]:
+    """What a service that no kind of GPU would serve could ask less of, in words and as edits: one thing, then two of them."""
+    own: list[tuple[str, tuple[Edit, ...]]] = []
+    if need.profile is not None:
+        own.append(("leave 'profile' out", (Edit("service", need.service, "profile", None),)))
+    if need.models or need.not_models:
+        edits = (Edit("service", need.service, field, ()) for field in ("models", "not_models"))
+        own.append(("leave 'models' and 'not_models' out", tuple(edits)))
+    if must_join(need):
+        own.append(("leave 'nvlink: required' out", (Edit("service", need.service, "nvlink", "preferred"),)))
+    for several in itertools.chain(itertools.combinations(own, 1), itertools.combinations(own, 2)):
+        yield "; and ".join(words for words, _edits in several), tuple(edit for _words, edits in several for edit in edits)

@@ -286,7 +286,7 @@ class _Queue:
         while going:
             keys = [(need.service, replica) for need, replica in self._missing() if need.rules.all_or_nothing and not need.adopted]
             broken = {service for service, replica in keys if (service, replica) not in draft.leaving}
-            gone = [key for key, place in sorted(draft.placed.items()) if key[0] in broken and place.host in draft.fleet.hosts]
+            gone = [key for key, place in draft.everybody() if key[0] in broken and place.host in draft.fleet.hosts]
             for key in gone:
                 draft.lift(key)
             going = bool(part(draft)) or bool(gone)
@@ -323,9 +323,8 @@ class _Queue:
         for anew in (False, True) if last else (False,):
             there = [key for key in keys if key in draft.placed]
             if anew and not there:
-                return False
+                break
             mark, entries = draft.mark(), list(self._heap)
-            held = dict(draft.leaving)
             for key in there if anew else ():
                 if draft.placed[key].host in draft.fleet.hosts:
                     draft.lift(key)
@@ -334,9 +333,9 @@ class _Queue:
                 self._ask_again(part(draft))
                 return True
             draft.back(mark)
-            self._heap, draft.leaving = entries, held
+            self._heap = entries
         for key in keys if last else ():
-            if key in draft.placed and draft.placed[key].host in draft.fleet.hosts:
+            if key in draft.leaving or (key in draft.placed and draft.placed[key].host in draft.fleet.hosts):
                 draft.lift(key)
         self._ask_again(part(draft))
         return False
@@ -379,13 +378,13 @@ class _Queue:
         return found
 
     def _leave(self, need: Need, replica: int, held: Placement) -> bool:
-        """As :meth:`_one`, for a replica that has a place on a drained GPU and keeps it when there is no other; nobody moves for it."""
+        """As :meth:`_one`, for a replica that has a place on a drained GPU and keeps it when there is no other; nobody moves for it. Beside
+        those that need it, it only goes to another GPU of the host."""
         draft = self._draft
-        if needed_there(draft.fleet, draft.needs, held):
-            return False
+        hosts = {held.host} if needed_there(draft.fleet, draft.needs, held) else None
         mark = draft.mark()
         draft.lift((need.service, replica))
-        if draft.place(need, replica) is None:
+        if draft.place(need, replica, hosts) is None:
             draft.back(mark)
             return False
         draft.keep()
@@ -431,6 +430,7 @@ def _waits(draft: Draft, missing: Iterable[tuple[Need, int]]) -> Iterator[Placem
 def _unplaced(draft: Draft, need: Need, replica: int) -> Unplaced:
     fleet, key = draft.fleet, (need.service, replica)
     before, held = draft.before.get(key), draft.leaving.get(key)
+    beside = [] if held is None else needed_there(fleet, draft.needs, held)
     if held is not None:  # what it holds itself is in nobody's way
         fleet.hosts[held.host].unseat(need, held)
     reason, help_ = explain(fleet, need, replica, before)
@@ -439,7 +439,12 @@ def _unplaced(draft: Draft, need: Need, replica: int) -> Unplaced:
     found = [] if before is None or need.adopted else drains(fleet, before)
     if before is not None and found:
         where = f"its place, {before.slice or before.mode} on {before.host} {','.join(uuid[:12] for uuid in before.gpus)}"
-        reason = f"{where}, is {found[0].words}, and there is none elsewhere: {reason}"
+        reason = (
+            f"there is none elsewhere: {reason}"
+            if not beside
+            else f"{before.host} has no other for it, where {' and '.join(beside)} needs it"
+        )
+        reason = f"{where}, is {found[0].words}, and {reason}"
     if key in draft.displaced and (key in draft.kept or key in draft.drained):
         by, way = draft.displaced[key]
         words = "what its team had borrowed went back to" if way == "reclaimed" else "it gave way to"

@@ -241,7 +241,9 @@ class _Judge:
                 continue
             if any(each.keep_room for each in self.problem.needs):
                 continue  # whose room for a rollout it would take is a question of its own
-            if any(self._has_room(host, need, own) for host in self.hosts.values()):
+            # Whom others have to have beside them does not go to another host.
+            bound = {place.host for place in own if self._is_needed(place)}
+            if any(self._has_room(host, need, own) for name, host in self.hosts.items() if not bound or name in bound):
                 self.say(each, "could have been placed")
             if self.problem.preemption and not own:
                 weaker = [place for place in self.here if self._weaker(place, need)]
@@ -258,6 +260,12 @@ class _Judge:
             and other.priority < need.priority
             and all(each.priority < need.priority and not each.adopted for each in follow)
         )
+
+    def _is_needed(self, place: t.Any) -> bool:
+        """Is somebody on its host who would be without those that it goes together with?"""
+        there = [other for other in self.here if other.host == place.host and other is not place]
+        bound = [other for other in there if place.service in self._bound(other.service)]
+        return any(not any(beside.service in self._bound(other.service) for beside in there) for other in bound)
 
     def _bound(self, service: str) -> t.Any:
         return self.needs[service].rules.together

@@ -293,6 +293,20 @@ def test_of_many_teams_that_only_their_quotas_keep_out_each_is_told_of_its_own()
     assert all(places(asked, each) for each in (found[0], found[50], found[-1]))
 
 
+def test_where_no_kind_of_gpu_would_serve_a_host_is_told_with_what_the_service_could_ask_instead() -> None:
+    busy = place("found", "0", mode="whole")
+    for more, words in (
+        ({"profile": "1g.10gb"}, "leave 'profile' out"),
+        ({"models": ("l40s",)}, "leave 'models' and 'not_models' out"),
+        ({"profile": "1g.10gb", "models": ("l40s",)}, "leave 'profile' out; and leave 'models' and 'not_models' out"),
+    ):
+        asked = problem([host(gpu())], [need("found", "exclusive", adopted=True), need(memory_mib=60000, replicas=2, **more)], (busy,))
+        found = proposals(asked)
+        hosts = "add 2 hosts of environment 'production', each with a free GPU (a100-sxm4-80gb)"
+        assert [each.sentence for each in found] == [f"{words}; and {hosts}"] * 2
+        assert all(places(asked, each) for each in found)
+
+
 SHARED_ONLY, WHOLE_ONLY, MIG_ONLY = ({"modes": (mode,)} for mode in ("shared", "whole", "mig"))
 #: (the fleet, its leases, the cause, what is told first)
 FIRST: dict[str, tuple[Problem, dict[str, str], str, str]] = {

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 import typing as t
 from dataclasses import replace
 
@@ -15,7 +16,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Limit, Problem, Quota, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Gpu, Limit, Problem, Quota, Resources, Rules
+from ansible_collections.gpuops.fleet.tests.bench.planner import metamorphic_world
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import (
     facts,
@@ -116,6 +118,47 @@ def test_who_stays_on_a_drained_gpu_is_in_nobody_s_way_who_comes_before_it_where
     assert planner_checker.complaints(forced, found) == []
     again = replace(forced, previous=found.placements)
     assert make_plan(again).placements == found.placements
+
+
+def test_who_waits_on_a_drained_gpu_for_a_group_that_cannot_be_whole_goes_as_the_others_do_and_who_goes_together_with_it() -> None:
+    asked = problem(
+        [host(l40s(0, drain=SOFT), l40s(1))],
+        [
+            need("pair", "exclusive", memory_mib=40000, replicas=3, rules=Rules(all_or_nothing=True)),
+            need("beside", "exclusive", memory_mib=90000, rules=Rules(together=("pair",))),
+        ],
+        [place("pair", "0", mode="whole")],
+    )
+    found = make_plan(asked)
+    assert (found.placements, found.waiting) == ((), ())
+    assert planner_checker.complaints(asked, found) == []
+
+
+@pytest.mark.parametrize("second", [gpu(2), l40s(2)])
+def test_who_is_needed_beside_others_leaves_a_drained_gpu_for_another_of_its_host_and_for_no_other_host(second: Gpu) -> None:
+    asked = problem(
+        [host(gpu(0, slices="1g.10gb@0", drain=SOFT), l40s(1), second), host(gpu(0, host="h2"), name="h2")],
+        [need("cache"), need("ocr", "exclusive", memory_mib=40000, rules=Rules(together=("cache",)))],
+        [place("cache", "0:1g.10gb@0"), place("ocr", "1", mode="whole")],
+    )
+    found = make_plan(asked)
+    assert planner_checker.complaints(asked, found) == []
+    if second.geometry is not None:
+        assert [where(each) for each in found.placements] == ["h1/2:1g.10gb@6", "h1/1"]
+    else:
+        assert [each.service for each in found.waiting] == ["cache"]
+        reason = f"its place, 1g.10gb@0 on h1 GPU-h1-0, is {WORDS}, and h1 has no other for it, where ocr needs it"
+        assert found.unplaced[0].reason == reason
+
+
+def test_after_drains_any_fleet_keeps_every_rule_no_priority_waits_for_a_lower_one_and_a_second_plan_is_the_same() -> None:
+    for seed in range(60):
+        given = metamorphic_world.world(seed, 3)
+        asked = metamorphic_world.after_drains(given, make_plan(given), random.Random(seed))
+        found = make_plan(asked)
+        assert (seed, planner_checker.complaints(asked, found)) == (seed, [])
+        again = make_plan(replace(asked, previous=(*found.placements, *found.waiting)))
+        assert (seed, again.placements, again.waiting) == (seed, found.placements, found.waiting)
 
 
 def test_who_is_in_nobody_s_way_stays_on_a_drained_gpu_though_preemption_is_allowed() -> None:

@@ -33,7 +33,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Placem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from planner.cold import cold
-from planner.metamorphic_world import PRIORITIES, doubled, mixed, renamed, twins, with_one_more_gpu, with_one_more_host, world
+from planner.metamorphic_world import PRIORITIES, after_drains, doubled, mixed, renamed, twins, with_one_more_gpu, with_one_more_host, world
 
 HASH_SEEDS = (0, 1, 2, 3, 4)
 # (name, fleets, at most so many hosts each, of these so many in processes of their own). What may only help is promised for small ones.
@@ -90,6 +90,11 @@ def judged(seed: int, most_hosts: int) -> dict[str, t.Any]:
         found[f"names {way}"] = not twins(problem) and _told(solution, to) != _told(again, {name: name for name in new})
     serving = planned(problem, solution)
     found["planned again"] = make_plan(serving).placements != solution.placements
+    drained = after_drains(problem, solution, random.Random(seed + 2))
+    then = make_plan(drained)
+    found["drained"] = planner_checker.complaints(drained, then)[:3]
+    settled = make_plan(replace(drained, previous=(*then.placements, *then.waiting)))
+    found["drained, planned again"] = (settled.placements, settled.waiting) != (then.placements, then.waiting)
     wider = with_one_more_gpu(serving, chance)
     if wider is not None:
         found["gpu later"] = _served(wider, make_plan(wider)) < base[: len(PRIORITIES)]

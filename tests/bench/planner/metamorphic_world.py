@@ -16,6 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MPS,
     TIME_SLICE,
     Bar,
+    Drain,
     Gpu,
     Host,
     Instance,
@@ -26,7 +27,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Quota,
     Resources,
     Rules,
+    Solution,
     Workspace,
+    planned,
 )
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100, gpu, host, l40s, wired
 
@@ -234,4 +237,25 @@ def doubled(problem: Problem) -> Problem:
         needs=tuple(replace(each, bars=_wider(each, names)) for need in problem.needs for each in (need, second(need))),
         quotas=tuple(replace(each, limits=twice(each.limits)) for each in problem.quotas),
         workspaces=tuple(replace(each, limits=twice(each.limits)) for each in problem.workspaces),
+    )
+
+
+def after_drains(problem: Problem, solution: Solution, chance: random.Random) -> Problem:
+    """A day later: the plan was carried out, half of the GPUs in use are drained, services want more replicas and have other priorities,
+    and the lower ones may be pushed out."""
+    serving = planned(problem, solution)
+    used = {uuid for place in solution.placements for uuid in place.gpus}
+
+    def later(one: Gpu) -> Gpu:
+        return replace(one, drain=Drain("drained by lin (fan)")) if one.uuid in used and chance.random() < 0.5 else one
+
+    return replace(
+        serving,
+        hosts=tuple(replace(each, gpus=tuple(map(later, each.gpus))) for each in serving.hosts),
+        needs=tuple(
+            replace(each, priority=chance.choice(PRIORITIES), replicas=each.replicas + chance.choice((0, 0, 1, 2)))
+            for each in serving.needs
+        ),
+        preemption=True,
+        moves=chance.choice((0, 0, 3)),
     )
