@@ -12,10 +12,10 @@ from __future__ import annotations
 import typing as t
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all import by_hosts, by_quotas
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import eases, gpus_of, host_with, kinds_of, serves, words_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import Kinds, asked_of, gpus_of, host_with, words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan, without_sweeps
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Gpu,
@@ -132,7 +132,7 @@ class Search:
         self.now = planned(problem, solution)
         self.solution = solution
         self.leases = leases
-        self.boards = boards
+        self.kinds = Kinds(self.now, boards)
         self.models = models
         self.many = len(solution.unplaced) > MANY and len(solution.unplaced) * len(problem.hosts) > 16 * MANY
         # Of many, most are only served by what serves all.
@@ -150,7 +150,6 @@ class Search:
         self.at: dict[str, list[Placement]] = {}
         self.earlier: dict[tuple[str, int], set[str]] = {}
         self.known: dict[Need, _Known] = {}
-        self._boards: dict[t.Any, list[tuple[Host | None, Gpu]]] = {}
         self.movers: list[str] = []
         # By edits: who has a place in the whole fleet after them.
         self.whole: dict[tuple[Edit, ...], set[Key] | None] = {}
@@ -180,7 +179,7 @@ class Search:
         own = need.service in self.at or need.rules.all_or_nothing or need.keep_room or self.scene.fleet.rulebook.alone(need)
         alike = need if own else replace(need, service=SELF)
         if alike not in self.known:
-            self.known[alike] = _Known(*self._options(alike, rest), self._board(alike))
+            self.known[alike] = _Known(*self._options(alike, rest), self.kinds.of(alike))
         known = self.known[alike]
         cause = known.cause
         options = [(word, named(option, need.service)) for word, option in known.options]
@@ -490,26 +489,17 @@ class Search:
         Where no kind of GPU would serve what is asked for, for what it could ask instead.
         """
         best: tuple[Change | None, set[int]] = (None, set())
-        wanted, board, words, edits = need, known.board, "", tuple[Edit, ...]()
-        less = eases(need) if board is None else iter(())
-        while board is None:
-            words, edits = next(less, ("", ()))
-            if not words:
-                return best
-            wanted = eased(need, edits)
-            board = self._board(wanted)
-
-        def more(count: int) -> Option:
-            option = self.more_hosts(wanted, board, count)
-            return option if not words else option._replace(text=f"{words}; and {option.text}", edits=(*edits, *option.edits))
-
+        asked = asked_of(need, lambda wanted: known.board if wanted is need else self.kinds.of(wanted))
+        if asked is None:
+            return best
+        more = partial(self.more_hosts, asked.need, asked.board)
         low, count = known.hosts - 1, known.hosts
         while best[0] is None and count * need.count <= MOST_GPUS and self.left > 0:
-            best = self._tried(need, more(count), replicas)
+            best = self._tried(need, asked.told(more(count)), replicas)
             low, count = (low, count) if best[0] is not None else (count, 2 * count)
         while best[0] is not None and count - low > 1:
             middle = (low + count) // 2
-            found = self._tried(need, more(middle), replicas)
+            found = self._tried(need, asked.told(more(middle)), replicas)
             best, low, count = (found, low, middle) if found[0] is not None else (best, middle, count)
         known.hosts = count
         if best[0] is None:
@@ -536,30 +526,6 @@ class Search:
 
     def _is_down(self, name: str) -> bool:
         return any(host.name == name and host.down for host in self.now.hosts)
-
-    def _board(self, need: Need) -> tuple[Host | None, Gpu] | None:
-        """A kind of GPU that would serve when it is empty: the smallest that the fleet has, else of those that can be bought.
-
-        One that the compatibility gate refuses wherever the fleet has it only if no other would serve.
-        """
-        asked = (need.environment, need.count if must_join(need) else 0)
-        if asked not in self._boards:
-            own = [(host, gpu) for host in self.now.hosts if host.environment == need.environment for gpu in host.gpus]
-            self._boards[asked] = [*kinds_of(own, asked[1]), *kinds_of([(None, gpu) for gpu in self.boards], asked[1])]
-        refused: tuple[Host | None, Gpu] | None = None
-        for host, gpu in self._boards[asked]:
-            if need.wants(gpu.board) and serves(need, gpu):
-                if not self._refused(need, gpu.board):
-                    return host, gpu
-                refused = refused or (host, gpu)
-        return refused
-
-    def _refused(self, need: Need, board: str) -> bool:
-        """Does the compatibility gate refuse a board on every host that has it?"""
-        if not any(name == board for _host, name in need.bars):
-            return False
-        hosts = [host for host in self.now.hosts if host.environment == need.environment and any(gpu.board == board for gpu in host.gpus)]
-        return bool(hosts) and all((host.name, board) in need.bars for host in hosts)
 
 
 def _elsewhere(place: Placement, old: Placement) -> bool:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import itertools
 import typing as t
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import home
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join, new_gpus, width
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Gpu, Host, Need, Problem, Resources
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import Edit
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import Edit, Option, eased
 
 
 def serves(need: Need, gpu: Gpu) -> bool:
@@ -54,17 +54,77 @@ def words_of(need: Need, gpu: Gpu, count: int) -> str:
     return f"{f'a host of {home(need)} with' if count == 1 else f'{count} hosts of {home(need)}, each with'} {gpus} ({gpu.board})"
 
 
-def kinds_of(several: Sequence[tuple[Host | None, Gpu]], joined: int) -> list[tuple[Host | None, Gpu]]:
+Kind = tuple[Host | None, Gpu]
+
+
+class Kinds:
+    """The kinds of GPUs that more hosts could have: those that the fleet has, each with a host like it, and ``more`` that can be bought."""
+
+    def __init__(self, problem: Problem, more: Sequence[Gpu]) -> None:
+        self._problem, self._more = problem, more
+        self._known: dict[tuple[str, int], list[Kind]] = {}
+
+    def of(self, need: Need) -> Kind | None:
+        """A kind of GPU that would serve when it is empty: the smallest that the fleet has, else of those that can be bought.
+
+        One that the compatibility gate refuses wherever the fleet has it only if no other would serve.
+        """
+        asked = (need.environment, need.count if must_join(need) else 0)
+        if asked not in self._known:
+            own = [(host, gpu) for host in self._problem.hosts if host.environment == need.environment for gpu in host.gpus]
+            self._known[asked] = [*_kinds(own, asked[1]), *_kinds([(None, gpu) for gpu in self._more], asked[1])]
+        refused: Kind | None = None
+        for host, gpu in self._known[asked]:
+            if need.wants(gpu.board) and serves(need, gpu):
+                if not self._is_refused(need, gpu.board):
+                    return host, gpu
+                refused = refused or (host, gpu)
+        return refused
+
+    def _is_refused(self, need: Need, board: str) -> bool:
+        """Does the compatibility gate refuse a board on every host that has it?"""
+        if not any(name == board for _host, name in need.bars):
+            return False
+        own = [host for host in self._problem.hosts if host.environment == need.environment]
+        hosts = [host for host in own if any(gpu.board == board for gpu in host.gpus)]
+        return bool(hosts) and all((host.name, board) in need.bars for host in hosts)
+
+
+def _kinds(several: Sequence[Kind], joined: int) -> list[Kind]:
     """The first GPU of each kind that NVLink joins with so many others, the smallest kind first."""
-    kinds: dict[tuple[int, str], tuple[Host | None, Gpu]] = {}
+    kinds: dict[tuple[int, str], Kind] = {}
     for host, gpu in several:
         if not joined or width(gpu) >= joined:
             kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
     return [kinds[kind] for kind in sorted(kinds)]
 
 
-def eases(need: Need) -> Iterator[tuple[str, tuple[Edit, ...]]]:
-    """What a service that no kind of GPU would serve could ask less of, in words and as edits: one thing, then two of them."""
+class Asked(t.NamedTuple):
+    """What more hosts are for: the need, in words and as edits what it asks otherwise than now, and the kind of GPU."""
+
+    need: Need
+    board: Kind
+    words: str = ""
+    edits: tuple[Edit, ...] = ()
+
+    def told(self, hosts: Option) -> Option:
+        """``hosts`` as an option for the service, with what it has to ask otherwise."""
+        return hosts._replace(text=f"{self.words}; and {hosts.text}", edits=(*self.edits, *hosts.edits)) if self.words else hosts
+
+
+def asked_of(need: Need, board_of: Callable[[Need], Kind | None]) -> Asked | None:
+    """The need as it is; where ``board_of`` knows no kind of GPU that would serve it, with less that it asks: one thing, else two."""
+    if (board := board_of(need)) is not None:
+        return Asked(need, board)
+    for words, edits in _eases(need):
+        wanted = eased(need, edits)
+        if (board := board_of(wanted)) is not None:
+            return Asked(wanted, board, words, edits)
+    return None
+
+
+def _eases(need: Need) -> Iterator[tuple[str, tuple[Edit, ...]]]:
+    """What it could ask less of, in words and as edits: one thing, then two of them."""
     own: list[tuple[str, tuple[Edit, ...]]] = []
     if need.profile is not None:
         own.append(("leave 'profile' out", (Edit("service", need.service, "profile", None),)))

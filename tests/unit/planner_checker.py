@@ -22,6 +22,7 @@ from ansible_collections.gpuops.fleet.tests.unit.planner_board_checker import (
     same_profile,
     wanted_board,
 )
+from ansible_collections.gpuops.fleet.tests.unit.planner_quota_checker import Ledger
 
 WANTED_MODE = {"slice": "mig", "exclusive": "whole", "shared": "shared"}
 
@@ -307,52 +308,8 @@ class _Judge:
         return next((quota for quota in self.problem.quotas if quota.team == team), None)
 
     def check_quotas(self) -> None:
-        teams = {
-            quota.team: [place for place in self.here if self.needs[place.service].team == quota.team] for quota in self.problem.quotas
-        }
-        if any(self.needs[place.service].adopted for places in teams.values() for place in places):
-            return  # those run, whatever a quota says
-        if any(place.host not in self.hosts for place in self.solution.placements):
-            return  # and of those only their hosts know what they have
-        for quota in self.problem.quotas:
-            for limit in quota.limits:
-                over = self._counted(teams[quota.team], limit) - limit.most
-                if over > 0 and not (quota.borrow and quota.workspace):
-                    self.wrong.append(f"{quota.team}: {over} more {limit.counted} than its quota")
-        for space in {quota.workspace for quota in self.problem.quotas if quota.workspace}:
-            self._check_workspace(space, teams)
-
-    def _check_workspace(self, space: str, teams: dict[str, list[t.Any]]) -> None:
-        members = [quota for quota in self.problem.quotas if quota.workspace == space]
-        for limit in (limit for each in self.problem.workspaces if each.name == space for limit in each.limits):
-            if sum(self._counted(teams[quota.team], limit) for quota in members) > limit.most:
-                self.wrong.append(f"workspace {space}: more {limit.counted} than it has")
-        for kind in {(limit.counted, limit.board) for quota in members for limit in quota.limits}:
-            lent = free = 0
-            for quota in members:
-                for limit in (limit for limit in quota.limits if (limit.counted, limit.board) == kind):
-                    left = limit.most - self._counted(teams[quota.team], limit)
-                    lent += max(0, -left)
-                    free += max(0, left) if quota.lend else 0
-            if lent > free:
-                self.wrong.append(f"workspace {space}: {lent} {kind} are borrowed, and {free} are lent")
-
-    def _counted(self, places: list[t.Any], limit: t.Any) -> int:
-        total = 0
-        for place in places:
-            for gpu in (self.gpus[(place.host, uuid)] for uuid in place.gpus):
-                if limit.board not in gpu.board:
-                    continue
-                found = [each for each in gpu.geometry.profiles if place.slice and each.name == place.slice.profile] if gpu.geometry else []
-                if limit.counted == "slices":
-                    total += found[0].size if found else 0
-                elif limit.counted == "gpus":
-                    total += place.mode == "whole"
-                elif place.mode == "shared":
-                    total += self.needs[place.service].memory_mib
-                else:
-                    total += found[0].memory_mib if found else gpu.memory_mib
-        return total
+        if all(place.host in self.hosts for place in self.solution.placements):  # of others only their hosts know what they have
+            self.wrong += Ledger(self.problem, self.here, self.gpus).complaints()
 
     # Who had to leave a right place was asked to.
 
