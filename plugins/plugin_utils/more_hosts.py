@@ -17,7 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_O
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import Edit, Option, eased
 
 
-def serves(need: Need, gpu: Gpu) -> bool:
+def _serves(need: Need, gpu: Gpu) -> bool:
     """Would GPUs of this kind do?"""
     return _alone(replace(need, keep_room=False), gpu)
 
@@ -75,7 +75,7 @@ class Kinds:
             self._known[asked] = [*_kinds(own, asked[1]), *_kinds([(None, gpu) for gpu in self._more], asked[1])]
         refused: Kind | None = None
         for host, gpu in self._known[asked]:
-            if need.wants(gpu.board) and serves(need, gpu):
+            if need.wants(gpu.board) and _serves(need, gpu):
                 if not self._is_refused(need, gpu.board):
                     return host, gpu
                 refused = refused or (host, gpu)
