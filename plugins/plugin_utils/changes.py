@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all import by_hosts, by_quotas
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import Kinds, asked_of, gpus_of, host_with, words_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import Asked, Kinds, gpus_of, host_with, words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan, without_sweeps
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Gpu,
@@ -489,7 +489,7 @@ class Search:
         Where no kind of GPU would serve what is asked for, for what it could ask instead.
         """
         best: tuple[Change | None, set[int]] = (None, set())
-        asked = asked_of(need, lambda wanted: known.board if wanted is need else self.kinds.of(wanted))
+        asked = self.kinds.otherwise(need) if known.board is None else Asked(need, known.board)
         if asked is None:
             return best
         more = partial(self.more_hosts, asked.need, asked.board)

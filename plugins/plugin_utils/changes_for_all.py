@@ -52,8 +52,12 @@ def by_quotas(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, O
         teams.setdefault(search.scene.needs[key[0]].team, set()).add(key)
     search.left = min(TEAM_BUDGET, 4 * search.budget)
     search.share = search.left // 2
+    spaces = {quota.team: quota.workspace for quota in search.now.quotas}
+    alone = _without_a_place(search, waiting)
     for team in sorted(teams, key=lambda name: (-len(teams[name]), name)):
-        search.aside = _kept_out(search, waiting, team)
+        # Plans for this team do without whom another's quota keeps out, as long as the two share no workspace.
+        space = spaces.get(team)
+        search.aside = frozenset(one for one, other in alone.items() if other != team and (space is None or spaces.get(other) != space))
         last = min((search.scene.needs[service] for service, _number in teams[team]), key=lambda need: (need.priority, need.service))
         option = search.raised(last, False)
         if option is None or not search.affords(edited(replace(search.reduced(last, None), moves=0), option.edits)):
@@ -64,19 +68,11 @@ def by_quotas(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, O
     search.aside = frozenset()
 
 
-def _kept_out(search: Search, waiting: Collection[Key], team: str) -> frozenset[str]:
-    """Services of which nobody has a place, for the quota of another team, which this team's does not change: no plan for it needs them."""
-    spaces = {quota.team: quota.workspace for quota in search.now.quotas}
-    space = spaces.get(team)
+def _without_a_place(search: Search, waiting: Collection[Key]) -> dict[str, str]:
+    """Services of which nobody has a place and all are among these, with their teams."""
     found = Counter(service for service, _number in waiting)
-    return frozenset(
-        service
-        for service, count in found.items()
-        if service not in search.at
-        and count == search.missing[service]
-        and (other := search.scene.needs[service].team) != team
-        and (space is None or spaces.get(other) != space)
-    )
+    whole = (service for service, count in found.items() if service not in search.at and count == search.missing[service])
+    return {service: search.scene.needs[service].team for service in whole}
 
 
 def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Option]]:

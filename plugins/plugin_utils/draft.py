@@ -129,8 +129,8 @@ class Draft:
 
     def lift(self, key: Key) -> Placement:
         """Take a replica's place away, also one that it holds on a drained GPU."""
-        hold = self._hold if key in self.leaving else self.placed.__setitem__
-        place = self.leaving.pop(key) if key in self.leaving else self.placed.pop(key)
+        held = self.leaving if key in self.leaving else self.placed
+        place = held.pop(key)
         host, need = self.fleet.hosts[place.host], self.needs[place.service]
         self._remember(host, host.usable(place.gpus))
         host.unseat(need, place)
@@ -140,16 +140,8 @@ class Draft:
         if self._open:
             charge = host.charge(need, place)
             self._log.append(partial(self.fleet.books.book, place.name, need.team, charge))
-            self._log.append(partial(hold, key, place))
+            self._log.append(partial(held.__setitem__, key, place))
         return place
-
-    def _hold(self, key: Key, place: Placement) -> None:
-        self.leaving[key] = place
-
-    def stays(self, key: Key) -> None:
-        """Who was only asked to go has its place again: on a drained GPU it holds it, as before."""
-        if key in self.drained:
-            self.leaving[key] = self.placed.pop(key)
 
     def place(self, need: Need, replica: int, hosts: Set[str] | None = None) -> Placement | None:
         """The best place for one more replica, taken; None when there is none. ``hosts``: only on these."""

@@ -111,7 +111,6 @@ class Room:
             return None
         for key in sorted(gone, key=self._turn):
             if stay(draft, key, gone[key]):
-                draft.stays(key)
                 del gone[key]
         draft.keep()
         self._note(gone, place, way or "preempted")

@@ -99,9 +99,13 @@ def keep(draft: Draft, need: Need, place: Placement, own: bool = False, kept: bo
 
 
 def stay(draft: Draft, key: Key, place: Placement) -> bool:
-    """As :func:`keep`, for a replica that was only asked to go, and for all of its rules."""
+    """As :func:`keep`, for who was only asked to go, and for all of its rules. On a drained GPU it holds its place, as before."""
     need, host = draft.needs[key[0]], draft.fleet.hosts[place.host]
-    return host.rule_refusal(need) is None and keep(draft, need, place, kept=False)
+    if host.rule_refusal(need) is not None or not keep(draft, need, place, kept=False):
+        return False
+    if key in draft.drained:
+        draft.leaving[key] = draft.placed.pop(key)
+    return True
 
 
 def still_right(need: Need, place: Placement, host: HostState, states: tuple[GpuState, ...], changed: bool) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import typing as t
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import home
@@ -57,6 +57,19 @@ def words_of(need: Need, gpu: Gpu, count: int) -> str:
 Kind = tuple[Host | None, Gpu]
 
 
+class Asked(t.NamedTuple):
+    """What more hosts are for: the need, the kind of GPU, and in words and as edits what the service asks otherwise than now."""
+
+    need: Need
+    board: Kind
+    words: str = ""
+    edits: tuple[Edit, ...] = ()
+
+    def told(self, hosts: Option) -> Option:
+        """``hosts`` as an option for the service, with what it has to ask otherwise."""
+        return hosts._replace(text=f"{self.words}; and {hosts.text}", edits=(*self.edits, *hosts.edits)) if self.words else hosts
+
+
 class Kinds:
     """The kinds of GPUs that more hosts could have: those that the fleet has, each with a host like it, and ``more`` that can be bought."""
 
@@ -81,6 +94,14 @@ class Kinds:
                 refused = refused or (host, gpu)
         return refused
 
+    def otherwise(self, need: Need) -> Asked | None:
+        """Where none would serve it: the need with less that it asks, one thing, else two, so that one would."""
+        for words, edits in _eases(need):
+            wanted = eased(need, edits)
+            if (board := self.of(wanted)) is not None:
+                return Asked(wanted, board, words, edits)
+        return None
+
     def _is_refused(self, need: Need, board: str) -> bool:
         """Does the compatibility gate refuse a board on every host that has it?"""
         if not any(name == board for _host, name in need.bars):
@@ -97,30 +118,6 @@ def _kinds(several: Sequence[Kind], joined: int) -> list[Kind]:
         if not joined or width(gpu) >= joined:
             kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
     return [kinds[kind] for kind in sorted(kinds)]
-
-
-class Asked(t.NamedTuple):
-    """What more hosts are for: the need, in words and as edits what it asks otherwise than now, and the kind of GPU."""
-
-    need: Need
-    board: Kind
-    words: str = ""
-    edits: tuple[Edit, ...] = ()
-
-    def told(self, hosts: Option) -> Option:
-        """``hosts`` as an option for the service, with what it has to ask otherwise."""
-        return hosts._replace(text=f"{self.words}; and {hosts.text}", edits=(*self.edits, *hosts.edits)) if self.words else hosts
-
-
-def asked_of(need: Need, board_of: Callable[[Need], Kind | None]) -> Asked | None:
-    """The need as it is; where ``board_of`` knows no kind of GPU that would serve it, with less that it asks: one thing, else two."""
-    if (board := board_of(need)) is not None:
-        return Asked(need, board)
-    for words, edits in _eases(need):
-        wanted = eased(need, edits)
-        if (board := board_of(wanted)) is not None:
-            return Asked(wanted, board, words, edits)
-    return None
 
 
 def _eases(need: Need) -> Iterator[tuple[str, tuple[Edit, ...]]]:

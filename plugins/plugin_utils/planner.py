@@ -439,12 +439,8 @@ def _unplaced(draft: Draft, need: Need, replica: int) -> Unplaced:
     found = [] if before is None or need.adopted else drains(fleet, before)
     if before is not None and found:
         where = f"its place, {before.slice or before.mode} on {before.host} {','.join(uuid[:12] for uuid in before.gpus)}"
-        reason = (
-            f"there is none elsewhere: {reason}"
-            if not beside
-            else f"{before.host} has no other for it, where {' and '.join(beside)} needs it"
-        )
-        reason = f"{where}, is {found[0].words}, and {reason}"
+        needed = f"{before.host} has no other for it, where {' and '.join(beside)} needs it"
+        reason = f"{where}, is {found[0].words}, and {needed if beside else f'there is none elsewhere: {reason}'}"
     if key in draft.displaced and (key in draft.kept or key in draft.drained):
         by, way = draft.displaced[key]
         words = "what its team had borrowed went back to" if way == "reclaimed" else "it gave way to"

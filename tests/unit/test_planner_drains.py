@@ -16,7 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Gpu, Limit, Problem, Quota, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Gpu, Limit, Problem, Quota, Resources, Rules, planned
 from ansible_collections.gpuops.fleet.tests.bench.planner import metamorphic_world
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import (
@@ -122,13 +122,12 @@ def test_who_stays_on_a_drained_gpu_is_in_nobody_s_way_who_comes_before_it_where
 
 def test_who_waits_on_a_drained_gpu_for_a_group_that_cannot_be_whole_goes_as_the_others_do_and_who_goes_together_with_it() -> None:
     asked = problem(
-        [host(l40s(0, drain=SOFT), l40s(1))],
-        [
-            need("pair", "exclusive", memory_mib=40000, replicas=3, rules=Rules(all_or_nothing=True)),
-            need("beside", "exclusive", memory_mib=90000, rules=Rules(together=("pair",))),
-        ],
-        [place("pair", "0", mode="whole")],
+        [host(gpu(0, slices="1g.10gb@0 1g.10gb@1", drain=SOFT))],
+        [need("pair", replicas=2, rules=Rules(all_or_nothing=True)), need("beside", rules=Rules(together=("pair",)))],
+        [place("pair", "0:1g.10gb@0"), place("beside", "0:1g.10gb@1")],
     )
+    alone = replace(asked, needs=tuple(replace(each, replicas=1) for each in asked.needs))
+    assert [each.service for each in make_plan(alone).waiting] == ["beside", "pair"]
     found = make_plan(asked)
     assert (found.placements, found.waiting) == ((), ())
     assert planner_checker.complaints(asked, found) == []
@@ -154,7 +153,7 @@ def test_who_is_needed_beside_others_leaves_a_drained_gpu_for_another_of_its_hos
 def test_after_drains_any_fleet_keeps_every_rule_no_priority_waits_for_a_lower_one_and_a_second_plan_is_the_same() -> None:
     for seed in range(60):
         given = metamorphic_world.world(seed, 3)
-        asked = metamorphic_world.after_drains(given, make_plan(given), random.Random(seed))
+        asked = metamorphic_world.after_drains(planned(given, make_plan(given)), random.Random(seed))
         found = make_plan(asked)
         assert (seed, planner_checker.complaints(asked, found)) == (seed, [])
         again = make_plan(replace(asked, previous=(*found.placements, *found.waiting)))

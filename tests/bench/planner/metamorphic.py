@@ -90,7 +90,7 @@ def judged(seed: int, most_hosts: int) -> dict[str, t.Any]:
         found[f"names {way}"] = not twins(problem) and _told(solution, to) != _told(again, {name: name for name in new})
     serving = planned(problem, solution)
     found["planned again"] = make_plan(serving).placements != solution.placements
-    drained = after_drains(problem, solution, random.Random(seed + 2))
+    drained = after_drains(serving, random.Random(seed + 2))
     then = make_plan(drained)
     found["drained"] = planner_checker.complaints(drained, then)[:3]
     settled = make_plan(replace(drained, previous=(*then.placements, *then.waiting)))

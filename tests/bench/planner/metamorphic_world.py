@@ -27,9 +27,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Quota,
     Resources,
     Rules,
-    Solution,
     Workspace,
-    planned,
 )
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100, gpu, host, l40s, wired
 
@@ -240,11 +238,10 @@ def doubled(problem: Problem) -> Problem:
     )
 
 
-def after_drains(problem: Problem, solution: Solution, chance: random.Random) -> Problem:
-    """A day later: the plan was carried out, half of the GPUs in use are drained, services want more replicas and have other priorities,
-    and the lower ones may be pushed out."""
-    serving = planned(problem, solution)
-    used = {uuid for place in solution.placements for uuid in place.gpus}
+def after_drains(serving: Problem, chance: random.Random) -> Problem:
+    """A day later: half of the GPUs in use are drained, services want more replicas and have other priorities, and the lower ones may be
+    pushed out. ``serving``: with its plan carried out."""
+    used = {uuid for place in serving.previous for uuid in place.gpus}
 
     def later(one: Gpu) -> Gpu:
         return replace(one, drain=Drain("drained by lin (fan)")) if one.uuid in used and chance.random() < 0.5 else one
