@@ -174,6 +174,16 @@ def test_a_quota_that_is_used_up_promises_the_next_priority_nothing_broken() -> 
     assert answer.bound == {2: 4, 1: 3}
 
 
+@pytest.mark.parametrize(("gpus", "classes", "seed"), [(300, 60, 2), (5_000, 300, 8)])
+def test_fewer_are_planned_where_those_that_must_be_spread_lack_hosts(gpus: int, classes: int, seed: int) -> None:
+    """Rows for them are added where a solution crowds them: so late that more is held, or meant to be placed, than they leave room for."""
+    asked = world(gpus, classes, seed)
+    answer = plan(asked)
+    assert violations(asked, answer.rows) == []
+    assert all(number <= answer.bound[level] for level, number in answer.served.items())
+    assert answer.opened_bound <= answer.opened
+
+
 def test_a_replica_with_several_gpus_has_them_on_one_host() -> None:
     asked = problem(
         [host("a", gpus=4), host("b", gpus=4)],

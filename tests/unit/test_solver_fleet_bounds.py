@@ -77,7 +77,26 @@ def test_no_bound_is_below_the_best_whole_numbers(seed: int) -> None:
     relaxed = program.solve(lambda _relaxed, level, _held: served[level])
     for level in options.levels:
         assert served[level] <= relaxed.levels[level].given(served) <= relaxed.levels[level].bound + 1e-6
-    assert program.fewest_gpus(served) <= best(options, served, None)
+    assert program.fewest_gpus(served).given(served) <= best(options, served, None)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_fewest_gpus_of_one_plan_say_how_many_others_need(seed: int) -> None:
+    options = tight(seed)
+    served: dict[int, int] = {}
+    for level in options.levels:
+        served[level] = best(options, served, level)
+    program = FleetProgram(options)
+    program.solve(lambda _relaxed, level, _held: served[level])
+    fewest = program.fewest_gpus(served)
+    last = min(served)
+    for less in range(served[last] + 1):
+        fewer = {**served, last: served[last] - less}
+        assert fewest.knows(fewer) == (fewer[last] >= fewest.least)
+        if fewest.knows(fewer):
+            assert fewest.given(fewer) <= best(options, fewer, None)
+    for above in options.levels[:-1]:
+        assert not fewest.knows({**served, above: served[above] - 1})
 
 
 def test_what_is_planned_promises_no_more_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +135,7 @@ def test_branches_and_cuts_bring_bounds_closer(monkeypatch: pytest.MonkeyPatch) 
 
             relaxed = program.solve(exact)
             served = relaxed.held
-            found += sum(one.bound for one in relaxed.levels.values()) - program.fewest_gpus(served)
+            found += sum(one.bound for one in relaxed.levels.values()) - program.fewest_gpus(served).given(served)
         return round(found)
 
     close = total()
@@ -157,7 +176,7 @@ def test_who_cannot_be_solved_keeps_what_is_known(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Session, "copy", refuse)
     program = FleetProgram(options)
     relaxed = program.solve(lambda relaxed, level, _held: int(relaxed.levels[level].bound) - 1)
-    assert program.fewest_gpus(relaxed.held) >= 1
+    assert program.fewest_gpus(relaxed.held).given(relaxed.held) >= 1
 
 
 def test_a_copy_of_an_open_program_is_one_of_its_own() -> None:

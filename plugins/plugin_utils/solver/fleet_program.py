@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_bounds import Bounds, Counts, Part
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import Cut
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, Program, Session, SolverError, numpy
 
@@ -71,7 +72,8 @@ class Level:
 class Relaxed:
     """``amount``: replicas by option. ``patterns``: by group, shape (patterns, shapes); ``boards``: by group, GPUs of each pattern.
 
-    ``levels`` by priority, and how many replicas of each are ``held``.
+    ``levels`` by priority, and how many replicas of each are ``held``. It is within ``counts``, the least and the most replicas of
+    (priority, team), and within ``cuts``. ``price``: the GPUs that one replica more of the last priority would open; 0 before that stage.
     """
 
     amount: Floats
@@ -79,6 +81,31 @@ class Relaxed:
     boards: list[Floats]
     levels: dict[int, Level]
     held: dict[int, int]
+    counts: Counts
+    cuts: list[Cut]
+    price: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Fewest:
+    """How few GPUs a plan can open that serves as many of each priority as ``served`` says. All such plans are in one of ``branches``:
+    (GPUs, how many more for each replica more of the last priority); so are those that serve fewer of it, but no fewer than ``least``.
+    """
+
+    served: dict[int, int]
+    least: int
+    branches: tuple[tuple[float, float], ...]
+
+    def knows(self, served: dict[int, int]) -> bool:
+        """Is :meth:`given` true for a plan that serves this much?"""
+        last = min(served, default=0)
+        return all(number >= (self.least if level == last else self.served[level]) for level, number in served.items())
+
+    def given(self, served: dict[int, int]) -> int:
+        """The bound of a plan. The fewest GPUs are convex in what is served, so that their slope at one point bounds them everywhere."""
+        last = min(served, default=0)
+        more = served[last] - self.served[last] if served else 0
+        return int(numpy.ceil(min(gpus + price * more for gpus, price in self.branches) - 1e-6))
 
 
 class FleetProgram:
@@ -96,6 +123,9 @@ class FleetProgram:
         self.known: list[set[bytes]] = [set() for _board in options.boards]
         self.is_pattern = numpy.zeros(0, dtype=bool)
         self.bounds, self.parts = Bounds(self), list[Part]()
+        # Is the program kept within the best part of the bounds? The counts that it is kept within.
+        self.inside = False
+        self.kept: dict[tuple[int, int], tuple[float, float]] = {}
         for number, board in enumerate(options.boards):
             mine = sum(group.board == number for group in options.groups)
             first = board.first_patterns()
@@ -127,11 +157,13 @@ class FleetProgram:
                 self.parts = self.bounds.parts(outcome, slack, cost(), list(held), [])
                 levels[level] = self._level(held)
             if reached is None:
-                plan = self._inside(outcome.objective - slack, cost) or outcome
-                reached = reachable(self._relaxed(plan, levels, held), level, held)
+                outcome = self._inside(outcome.objective - slack, cost) or outcome
+                reached = reachable(self._relaxed(outcome, levels, held), level, held)
             held[level] = reached
             self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
-        return self._relaxed(self._opened()[0], levels, held)
+        outcome = self._settled(held)
+        price = max(0.0, float(outcome.duals[self.rows.level[options.levels[-1]]])) if options.levels else 0.0
+        return self._relaxed(outcome, levels, held, price)
 
     def _inside(self, value: float, cost: Callable[[], Floats]) -> Outcome | None:
         """The best solution within what the bounds know of whole numbers, their cuts and the counts of the best part: there are no whole
@@ -145,32 +177,60 @@ class FleetProgram:
         for one in self.bounds.cuts:
             self.session.add_row(one.most, self.column_of[one.options], one.worth)
         self._limit(counts)
+        self.inside = True
         try:
             return self._priced(cost)[0]
         except SolverError:
-            self._limit(counts, free=True)
+            self._leave()
             return None
+
+    def _settled(self, held: dict[int, int]) -> Outcome:
+        """Few GPUs for all that is ``held``. New rows for classes that must be spread may leave room for fewer: then these are held."""
+        for _turn in range(MOST_SPREADS):
+            try:
+                return self._opened()[0]
+            except SolverError:
+                for level in held:
+                    self.session.set_row(self.rows.level[level], -numpy.inf, numpy.inf)
+                for level in held:
+                    served = self._priced(partial(self._served_cost, level))[0]
+                    held[level] = min(held[level], int(1e-6 - served.objective))
+                    self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
+        return self._opened()[0]
+
+    def _leave(self) -> None:
+        """Keep no longer within the best part of the bounds."""
+        self._limit(self.parts[0].counts, free=True)
+        self.inside = False
 
     def _limit(self, counts: Counts, *, free: bool = False) -> None:
         """Keep within these counts; ``free``: no longer."""
         for (level, team), (least, greatest) in counts.items():
             most = self.bounds.most.get((level, team), numpy.inf)
-            self.session.set_row(self.rows.team_level[level] + team, -numpy.inf if free else least, most if free else min(greatest, most))
+            limits = (-numpy.inf, most) if free else (least, min(greatest, most))
+            self.session.set_row(self.rows.team_level[level] + team, *limits)
+            self.kept[level, team] = limits
 
-    def fewest_gpus(self, served: dict[int, int]) -> int:
+    def fewest_gpus(self, served: dict[int, int]) -> Fewest:
         """No plan that serves as many of each priority opens fewer GPUs. Only after :meth:`solve`, and with no less served than held there
         but for the last priority."""
+        if not served:
+            return Fewest({}, 0, ((0.0, 0.0),))
         for level, number in served.items():
             self.session.set_row(self.rows.level[level], number - 1e-6, numpy.inf)
+        last = served[min(served)]
         # Branches of the last priority's stage that cannot serve so much hold no such plan.
-        able = [part for part in self.parts if served[min(served)] <= 1e-6 - part.value]
-        if able == self.parts[:1]:
+        able = [part for part in self.parts if last <= 1e-6 - part.value]
+        unable = [part for part in self.parts if last > 1e-6 - part.value]
+        if able == self.parts[:1] and self.inside:
             able = []  # The program keeps within that one since the last stage.
         else:
-            self._limit(self.parts[0].counts, free=True)
+            self._leave()
         outcome, slack = self._opened()
         parts = self.bounds.parts(outcome, slack, self.is_pattern.astype(float), sorted(served, reverse=True)[:-1], able)
-        return int(numpy.ceil(parts[0].value - 1e-6))
+        row = self.rows.level[min(served)]
+        least = max((int(numpy.floor(1e-6 - part.value)) + 1 for part in unable), default=0)
+        return Fewest(dict(served), least, tuple((part.value, max(0.0, float(part.duals[row]))) for part in parts))
 
     def _opened(self) -> tuple[Outcome, float]:
         return self._priced(lambda: self.is_pattern.astype(float))
@@ -297,7 +357,7 @@ class FleetProgram:
         """Replicas by option in a solution."""
         return numpy.where(self.column_of >= 0, numpy.maximum(0.0, outcome.values[self.column_of]), 0.0)
 
-    def _relaxed(self, outcome: Outcome, levels: dict[int, Level], held: dict[int, int]) -> Relaxed:
+    def _relaxed(self, outcome: Outcome, levels: dict[int, Level], held: dict[int, int], price: float = 0.0) -> Relaxed:
         patterns: list[list[Ints]] = [[] for _group in self.options.groups]
         boards: list[list[float]] = [[] for _group in self.options.groups]
         for column, group, pattern in self.pattern_columns:
@@ -312,6 +372,9 @@ class FleetProgram:
             boards=[numpy.asarray(each, dtype=float) for each in boards],
             levels=dict(levels),
             held=dict(held),
+            counts={**{team: (-numpy.inf, most) for team, most in self.bounds.most.items()}, **self.kept},
+            cuts=list(self.bounds.cuts),
+            price=price,
         )
 
 

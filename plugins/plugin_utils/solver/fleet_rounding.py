@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import AT_ONCE_TO_SPARE, MOST_AT_ONCE, Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import CALM, Relaxed, Rows
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, by_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, Session, SolverError, numpy
 
 if t.TYPE_CHECKING:
@@ -34,6 +35,13 @@ DIVES, SAVED = 6, 0.3
 # The parts of the last priority that are not worth the work of finding them: before its stage is left, and in whole numbers.
 SPARE, LOOSE = 8e-5, 7e-5
 NODES = 1
+# A fleet is large where so many replicas of the last priority are not worth the work: teams are put into whole numbers one after the other.
+SOME = 2.0
+# The part of all GPUs that is not worth the work of saving it.
+NEARLY_FEWEST = 1e-4
+# The GPUs that a replica of the last priority is worth at least, and on a fleet that is not large; what a GPU costs besides in a group of
+# which the linear program opens fewer.
+LEAST_PRICE, DEAR, ELSEWHERE = 2.0, 1000.0, 0.3
 PATTERNS = Limits(gap=0.0, nodes=200)
 # A class on shared GPUs gets places on so many times the hosts that it needs; fewer where that takes too many GPUs.
 SPARES = (AT_ONCE_TO_SPARE, 1.4, 1.0)
@@ -42,11 +50,21 @@ TOO_MANY = 2
 
 
 def rounded(options: Options, relaxed: Relaxed) -> Ints:
-    """Whole replicas by option, within every row of the linear program: as many of the first priority as possible, then of the next."""
+    """Whole replicas by option, within every row of the linear program: as many of the first priority as possible, then of the next.
+
+    On a large fleet, what the last priority is short of may not be worth the GPUs that it takes.
+    """
     rounding = _Rounding(options, relaxed, frugal=True)
     levels = options.levels
-    if levels and not rounding.serve(levels[-1], {level: relaxed.held[level] for level in levels[:-1]}):
-        held: dict[int, int] = {}
+    if not levels:
+        return rounding.best
+    last, held = levels[-1], {level: relaxed.held[level] for level in levels[:-1]}
+    if LOOSE * relaxed.amount[rounding.priority == last].sum() >= SOME:
+        found = rounding.serve_by_teams(last, held, relaxed.price) or rounding.serve(last, held)
+    else:
+        found = rounding.serve(last, held) or rounding.serve_by_teams(last, held, DEAR)
+    if not found:
+        held = {}
         for level in levels:
             rounding.serve(level, held)
             held[level] = rounding.served(level)
@@ -95,41 +113,87 @@ class _Rounding:
 
     def serve(self, level: int, held: dict[int, int]) -> bool:
         """As many of a priority as can be, while as many of those before as ``held`` says are served. Were such numbers found?"""
+        near = self._near(level, held)
+        loose = max(1.1, LOOSE * self.relaxed.amount[self.priority == level].sum()) if level == self.options.levels[-1] else 1e-6
+        try:
+            found = near.program.solve(Limits(absolute=loose, nodes=NODES, brief=True))
+        except SolverError:
+            # Not found within the limits.
+            return False
+        self.best[self.chosen] = numpy.round(found.values[near.columns]).astype(numpy.int64)
+        return True
+
+    def serve_by_teams(self, level: int, held: dict[int, int], price: float) -> bool:
+        """As :meth:`serve` with the last priority, but a replica is worth no more GPUs than ``price``, and team by team."""
+        options, relaxed, chosen = self.options, self.relaxed, self.chosen
+        near = self._near(level, held, max(LEAST_PRICE, price))
+        program, rows = near.program, near.rows
+        private = numpy.zeros(program.rows, dtype=bool)
+        private[: len(options.classes)] = True
+        for first in (rows.memory, rows.worth, *rows.team_level.values()):
+            private[first : first + len(options.quotas)] = True
+        private[rows.count :] = True
+        groups = numpy.arange(len(options.groups))
+        shared = numpy.concatenate((rows.cpus + groups, rows.ram + groups, rows.gpus + groups))
+        broken = Broken(
+            program, near.columns, options.team[options.klass[chosen]], private, numpy.asarray([rows.level[one] for one in held]), shared
+        )
+        found = by_teams(broken, Limits(absolute=NEARLY_FEWEST * sum(boards.sum() for boards in relaxed.boards), nodes=NODES, brief=True))
+        if found is not None:
+            self.best[chosen] = found.astype(numpy.int64)
+        return found is not None
+
+    def _near(self, level: int, held: dict[int, int], price: float = 0.0) -> _Near:
+        """The program for whole numbers near the solution. ``price``: a replica is worth so many GPUs; if 0, no number of them."""
         options, relaxed, chosen = self.options, self.relaxed, self.chosen
         rows = Rows(options)
         lower = numpy.maximum(0.0, numpy.floor(relaxed.amount[chosen]) - REACH)
         upper = numpy.minimum(options.most[chosen], numpy.ceil(relaxed.amount[chosen]) + REACH)
         program = Program()
-        columns = program.add_columns(len(chosen), -(self.priority[chosen] == level).astype(float), lower, upper, whole=True)
+        columns = program.add_columns(len(chosen), -(price or 1.0) * (self.priority[chosen] == level), lower, upper, whole=True)
         rest = self.best.astype(float)
         rest[chosen] = 0.0
         fixed = numpy.flatnonzero(rest)
         row, column, value = rows.entries(fixed)
-        room = rows.upper - numpy.bincount(row, weights=value * rest[fixed][column], minlength=rows.count)
+        used = numpy.bincount(row, weights=value * rest[fixed][column], minlength=rows.count)
+        most, least = rows.upper.copy(), numpy.full(rows.count, -numpy.inf)
+        for above, number in held.items():
+            least[rows.level[above]] = number
+        if price:
+            for (priority, team), (fewest, greatest) in relaxed.counts.items():
+                least[rows.team_level[priority] + team], most[rows.team_level[priority] + team] = fewest, greatest
         if self.frugal:
             ram = slice(rows.ram, rows.ram + len(options.groups))
-            room[ram] = room[ram] - SPARE_RAM * numpy.asarray([group.size for group in options.groups])
+            most[ram] -= SPARE_RAM * numpy.asarray([group.size for group in options.groups])
             gpus = slice(rows.gpus, rows.gpus + len(options.groups))
-            room[gpus] = numpy.minimum(room[gpus], [numpy.ceil(boards.sum() - NEARLY) + 1 for boards in relaxed.boards])
-        least = numpy.full(rows.count, -numpy.inf)
-        for above, number in held.items():
-            least[rows.level[above]] = number - rest[self.priority == above].sum()
-        program.add_rows(rows.count, least, room)
+            most[gpus] = numpy.minimum(most[gpus], [numpy.ceil(boards.sum() - NEARLY) + 1 for boards in relaxed.boards])
+        program.add_rows(rows.count, least - used, most - used)
         row, column, value = rows.entries(chosen)
         program.add_entries(row, columns[column], value)
         for group, patterns in enumerate(relaxed.patterns):
-            more = program.add_columns(len(patterns))
+            more = program.add_columns(len(patterns), float(price > 0))
             which, shape = numpy.nonzero(patterns)
             program.add_entries(rows.supply[group] + shape, more[which], -patterns[which, shape])
             program.add_entries(rows.gpus + group, more)
-        loose = max(1.1, LOOSE * relaxed.amount[self.priority == level].sum()) if level == options.levels[-1] else 1e-6
-        try:
-            found = program.solve(Limits(absolute=loose, nodes=NODES, brief=True))
-        except SolverError:
-            # Not found within the limits.
-            return False
-        self.best[chosen] = numpy.round(found.values[columns]).astype(numpy.int64)
-        return True
+        if price:
+            # The linear program's GPUs of each group are where its replicas find their places best.
+            own = rows.gpus + numpy.arange(len(options.groups))
+            program.add_entries(own, program.add_columns(len(own), ELSEWHERE, upper=rows.upper[own] - most[own]), -1.0)
+            column_of = numpy.full(len(rest), -1, dtype=numpy.int64)
+            column_of[chosen] = columns
+            for one in relaxed.cuts:
+                mine = column_of[one.options] >= 0
+                row = program.add_rows(1, upper=one.most + NEARLY - one.worth @ rest[one.options])
+                program.add_entries(row, column_of[one.options[mine]], one.worth[mine])
+        return _Near(program, columns, rows)
+
+
+class _Near(t.NamedTuple):
+    """``program`` with the ``rows`` of the whole fleet's, then one for each cut; ``columns``: those of the options that may change."""
+
+    program: Program
+    columns: Ints
+    rows: Rows
 
 
 class Cut(t.NamedTuple):

@@ -145,12 +145,29 @@ class Program:
         whole[list(cost)] = list(cost.values())
         self._cost = [whole]
 
+    def cost(self) -> Floats:
+        """By column."""
+        return _joined(self._cost)
+
+    def bounds(self) -> tuple[Floats, Floats]:
+        """(the least, the most) by column."""
+        return _joined(self._lower), _joined(self._upper)
+
+    def row_bounds(self) -> tuple[Floats, Floats]:
+        """(the least, the most) by row."""
+        return _joined(self._row_lower), _joined(self._row_upper)
+
     def solve(
-        self, limits: Limits | None = None, *, relaxed: bool = False, only: t.Any = None, start: Mapping[int, float] | None = None
+        self,
+        limits: Limits | None = None,
+        *,
+        relaxed: bool = False,
+        fixed: tuple[Ints, t.Any] | None = None,
+        start: Mapping[int, float] | None = None,
     ) -> Outcome:
-        """The best solution within ``limits``; ``relaxed``: as a linear program, whole numbers or not. ``only``: (columns,) of truths;
-        where it says no the column is 0, and the bound is then one of that smaller program. ``start``: values of some columns;
-        where they are part of a solution, the answer is no worse than that.
+        """The best solution within ``limits``; ``relaxed``: as a linear program, whole numbers or not. ``fixed``: (columns, the value of
+        each or of all); the bound is then one of that smaller program. ``start``: values of some columns; where they are part of a
+        solution, the answer is no worse than that.
 
         :raises SolverError: there is none, or it was not found within the limits.
         """
@@ -177,7 +194,7 @@ class Program:
         for name, value in options.items():
             if solver.setOptionValue(name, value) != highspy.HighsStatus.kOk:
                 raise SolverError(f"HiGHS does not know the option {name}")
-        if solver.passModel(self._model(whole if mixed else None, only)) == highspy.HighsStatus.kError:
+        if solver.passModel(self._model(whole if mixed else None, fixed)) == highspy.HighsStatus.kError:
             raise SolverError("HiGHS refused the program")
         if start:
             columns, values = numpy.fromiter(start.keys(), dtype=numpy.int32), numpy.fromiter(start.values(), dtype=float)
@@ -200,23 +217,25 @@ class Program:
             iterations=int(info.simplex_iteration_count),
         )
 
-    def _model(self, whole: t.Any, only: t.Any = None) -> t.Any:
+    def _model(self, whole: t.Any, fixed: tuple[Ints, t.Any] | None = None) -> t.Any:
         model = highspy.HighsLp()
         model.num_col_, model.num_row_ = self.columns, self.rows
-        model.col_cost_, model.col_lower_, model.col_upper_ = (_joined(part) for part in (self._cost, self._lower, self._upper))
-        if only is not None:
-            model.col_upper_ = numpy.where(only, _joined(self._upper), 0.0)
-        model.row_lower_, model.row_upper_ = _joined(self._row_lower), _joined(self._row_upper)
+        lower, upper = self.bounds()
+        if fixed is not None:
+            columns, values = fixed
+            lower[columns] = upper[columns] = values
+        model.col_cost_, model.col_lower_, model.col_upper_ = self.cost(), lower, upper
+        model.row_lower_, model.row_upper_ = self.row_bounds()
         if whole is not None:
             kinds = (highspy.HighsVarType.kContinuous, highspy.HighsVarType.kInteger)
             model.integrality_ = [kinds[one] for one in whole.astype(int).tolist()]
-        start, index, value = self._columnwise()
+        start, index, value = self.entries()
         model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
         model.a_matrix_.start_, model.a_matrix_.index_, model.a_matrix_.value_ = start, index, value
         return model
 
-    def _columnwise(self) -> tuple[Ints, Ints, Floats]:
-        """(start, index, value) as HiGHS wants the matrix; entries of one place added up."""
+    def entries(self) -> tuple[Ints, Ints, Floats]:
+        """(start, row, value): the entries of column c are from start[c] to start[c + 1]; those of one place added up."""
         if self._single:
             single = numpy.asarray(self._single, dtype=float)
             self._entries.append((single[:, 0].astype(numpy.int64), single[:, 1].astype(numpy.int64), single[:, 2]))
@@ -286,6 +305,10 @@ class Session:
     def set_costs(self, cost: Floats) -> None:
         """The costs of all columns."""
         self._heard(self._solver.changeColsCost(self.columns, numpy.arange(self.columns, dtype=numpy.int32), cost))
+
+    def set_columns(self, columns: Ints, lower: Floats, upper: Floats) -> None:
+        """The bounds of these columns."""
+        self._heard(self._solver.changeColsBounds(len(columns), columns.astype(numpy.int32), lower, upper))
 
     def set_row(self, row: int, lower: float, upper: float) -> None:
         """The bounds of a row."""

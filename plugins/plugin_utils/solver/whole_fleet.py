@@ -11,6 +11,7 @@ opened as possible. Stages: a linear program over groups of equal hosts (``fleet
 from __future__ import annotations
 
 import typing as t
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -19,7 +20,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansio
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, FleetProblem, Row, check
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import FleetProgram, Relaxed
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import Fewest, FleetProgram, Relaxed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import cuts, reachable, rounded
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available, numpy, version
@@ -30,6 +31,8 @@ if t.TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
+# The bound of a plan with so many replicas more is as good as one of its own.
+NEAR = 2
 # Up to so many hosts are planned in both ways.
 FEW_HOSTS = 40
 
@@ -64,15 +67,43 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
     program = FleetProgram(options)
     relaxed = program.solve(partial(reachable, options))
     amount = rounded(options, relaxed)
-    seats = _seated(options, relaxed, amount)
-    Filling(options, seats).fill(numpy.bincount(options.klass, weights=amount, minlength=len(options.classes)).astype(numpy.int64))
+    by_class = numpy.bincount(options.klass, weights=amount, minlength=len(options.classes)).astype(numpy.int64)
+    meant = {level: int(by_class[options.priority == level].sum()) for level in options.levels}
+    with ThreadPoolExecutor(1) as beside:
+        # HiGHS works without Python's lock: how few GPUs are enough is found while replicas are seated.
+        sought = beside.submit(_fewest, program, meant) if _holds(relaxed, meant) else None
+        seats = _seated(options, relaxed, amount)
+        Filling(options, seats).fill(by_class)
     served = _served(options, seats)
-    if not all(board.exact for board in options.boards) or any(served[level] < relaxed.held[level] for level in options.levels[:-1]):
+    fewest = sought.result() if sought else None
+    if not all(board.exact for board in options.boards) or not _holds(relaxed, served):
         # Sizes had to be rounded up, or fewer are served than the later stages held. Bounds that are true come from a program with sizes
         # rounded down that holds what is served.
         program = FleetProgram(options_of(problem, up=False, alone=alone))
-        relaxed = program.solve(lambda _relaxed, level, _held: served[level])
-    return _answer(options, seats, program, relaxed, served)
+        relaxed, fewest = program.solve(lambda _relaxed, level, _held: served[level]), None
+    if fewest is None or not fewest.knows(served) or sum(meant.values()) - sum(served.values()) > NEAR:
+        fewest = program.fewest_gpus(served)
+    return FleetAnswer(
+        rows=_rows(options, seats),
+        served=served,
+        bound={level: relaxed.levels[level].given(served) for level in options.levels},
+        opened=sum(int((~one.room.empty).sum()) for one in seats),
+        opened_bound=float(fewest.given(served)),
+        solver=version(),
+    )
+
+
+def _fewest(program: FleetProgram, served: dict[int, int]) -> Fewest | None:
+    """How few GPUs are enough; None where so many replicas cannot be served, for lack of hosts to spread them over."""
+    try:
+        return program.fewest_gpus(served)
+    except SolverError:
+        return None
+
+
+def _holds(relaxed: Relaxed, served: dict[int, int]) -> bool:
+    """Are as many served of each priority but the last as the linear program holds?"""
+    return all(served[level] >= number for level, number in relaxed.held.items() if level != min(served))
 
 
 def _seated(options: Options, relaxed: Relaxed, amount: Ints) -> list[Seats]:
@@ -114,17 +145,6 @@ def _served(options: Options, seats: list[Seats]) -> dict[int, int]:
         for level, number in zip(levels.tolist(), many.tolist(), strict=True):
             served[level] += number
     return served
-
-
-def _answer(options: Options, seats: list[Seats], program: FleetProgram, relaxed: Relaxed, served: dict[int, int]) -> FleetAnswer:
-    return FleetAnswer(
-        rows=_rows(options, seats),
-        served=served,
-        bound={level: relaxed.levels[level].given(served) for level in options.levels},
-        opened=sum(int((~one.room.empty).sum()) for one in seats),
-        opened_bound=float(program.fewest_gpus(served)),
-        solver=version(),
-    )
 
 
 def _rows(options: Options, seats: list[Seats]) -> list[Row]:

@@ -1,0 +1,230 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whole replicas in place of broken ones, one team after the other.
+
+What whole numbers are hard about is inside of teams: a quota in two units, classes of many sizes, counts that are held. What teams share
+(places, CPU, RAM, GPUs) is there a thousandfold, and a linear program says well what it is worth. So each team is put into whole numbers
+alone while all others may still be broken. The cost of the rest is convex in what the team takes, and each solution of the linear program
+is a line below it (Benders' decomposition: Benders 1962, doi:10.1007/BF01386316): a few such lines, and the small program of the team
+knows what is best for all. Teams for which that fails, and the most flexible, which have to make up for the others, come last, together.
+"""
+
+from __future__ import annotations
+
+import typing as t
+from dataclasses import dataclass
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import (
+    INFINITE,
+    Limits,
+    Outcome,
+    Program,
+    Session,
+    SolverError,
+    numpy,
+)
+
+if t.TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Bools = NDArray[np.bool_]
+
+NEARLY = 1e-6
+# How often a team is asked again at most, and the GPUs that are not worth it.
+TRIES, WORTH = 6, 0.3
+# A team that costs so many GPUs more than its broken numbers waits until the others are done.
+DEAR = 8.0
+# So many teams, the ones with most columns, wait for the others in any case.
+FLEXIBLE = 2
+# How far from the linear program's numbers a team's are sought, one after the other, in replicas of a column; and what each replica away
+# from them costs, so that of many equal answers the nearest is taken.
+REACHES, AWAY = (2, 40), 0.01
+TEAM = Limits(absolute=0.05, nodes=200)
+# What a replica of a held priority, and a core, a GiB or a GPU of what teams share cost when they are missing: so every try has an answer.
+LACK_REPLICA, LACK_SHARED = 1e4, 100.0
+
+
+@dataclass(frozen=True, eq=False)
+class Broken:
+    """What is to be made whole: ``program`` with its whole ``columns``, each of a ``team`` (the same number for all without a quota).
+
+    ``private``: by row, is it of a single team? ``held``: the rows that say how many replicas of a priority there must be at least;
+    ``shared``: those of what all teams share and cannot be bought.
+    """
+
+    program: Program
+    columns: Ints
+    team: Ints
+    private: Bools
+    held: Ints
+    shared: Ints
+
+
+class _Line(t.NamedTuple):
+    """A line below the cost of all: ``cost`` where a team takes ``amount``, by column, and the ``slope`` there."""
+
+    cost: float
+    slope: Floats
+    amount: Floats
+
+
+def by_teams(broken: Broken, limits: Limits) -> Floats | None:
+    """Whole numbers for all columns, within every row of the program. None where they are not found.
+
+    :param limits: of the program for all teams that come last.
+    """
+    try:
+        return _Teams(broken).solve(limits)
+    except SolverError:
+        # Not even broken numbers are within every row.
+        return None
+
+
+class _Teams:
+    """The linear program, in which teams are put into whole numbers one after the other."""
+
+    def __init__(self, broken: Broken) -> None:
+        self.broken, program = broken, broken.program
+        self.lower, self.upper = program.bounds()
+        self.rows = program.row_bounds()
+        self.entries = program.entries()
+        self.cost = program.cost()
+        self.session = Session(program)
+        for rows, cost, value in ((broken.held, LACK_REPLICA, 1.0), (broken.shared, LACK_SHARED, -1.0)):
+            many = numpy.arange(len(rows))
+            self.session.add_columns(
+                numpy.full(len(rows), cost), numpy.full(len(rows), INFINITE), (rows, many, numpy.full(len(rows), value))
+            )
+        self.now = self.session.solve(interior=True)
+        self.found = numpy.zeros(len(broken.columns))
+
+    def solve(self, limits: Limits) -> Floats | None:
+        """As :func:`by_teams`."""
+        team = self.broken.team
+        teams, size = numpy.unique(team, return_counts=True)
+        flexible = teams[numpy.argsort(-size, kind="stable")].tolist()
+        value = self.now.values[self.broken.columns]
+        many = numpy.bincount(numpy.searchsorted(teams, team), weights=numpy.abs(value - numpy.round(value)) > NEARLY)
+        last = set(flexible[:FLEXIBLE])
+        # The most broken first: others can make up for them then.
+        for one in teams[numpy.argsort(-many, kind="stable")].tolist():
+            if one not in last and not self._settle(team == one):
+                last.add(one)
+        count = FLEXIBLE
+        while True:
+            try:
+                return self._together(~numpy.isin(team, list(last)), limits)
+            except SolverError:
+                if len(last) == len(teams):
+                    return None
+                # They cannot make up for the others: one team more, then two, then four.
+                count = 2 * count - FLEXIBLE + 1
+                last |= set(flexible[:count])
+
+    def _settle(self, mine: Bools) -> bool:
+        """Put a team's columns (which of all) into whole numbers; not where that costs too much or cannot be done."""
+        columns = self.broken.columns[mine]
+        small = _Team(self, columns)
+        base = self.now
+        start = base.values[columns]
+        lines = [_Line(base.objective, small.slope(base.duals), start)]
+        best: tuple[float, Floats, Outcome] | None = None
+        for _try in range(TRIES):
+            answer = small.solve(lines, start, base.objective)
+            if answer is None or (best is not None and answer[0] >= best[0] - WORTH):
+                break
+            after = self._fixed(columns, answer[1])
+            if after is None:
+                break
+            lines.append(_Line(after.objective, after.reduced[columns], answer[1]))
+            if best is None or after.objective < best[0]:
+                best = after.objective, answer[1], after
+            if after.objective <= base.objective + WORTH:
+                break
+        if best is None or best[0] > base.objective + DEAR:
+            self.session.set_columns(columns, self.lower[columns], self.upper[columns])
+            self.now = self._solved() or base
+            return False
+        self.found[mine] = best[1]
+        # The session goes on from the best of the tries, which need not be the last.
+        self.now = best[2] if lines[-1].amount is best[1] else self._fixed(columns, best[1]) or best[2]
+        return True
+
+    def _fixed(self, columns: Ints, amount: Floats) -> Outcome | None:
+        self.session.set_columns(columns, amount, amount)
+        return self._solved()
+
+    def _solved(self) -> Outcome | None:
+        """The best solution now. None where HiGHS does not find it, neither from the last one nor anew."""
+        for interior in (False, True):
+            try:
+                return self.session.solve(interior=interior)
+            except SolverError:
+                continue
+        return None
+
+    def _together(self, whole: Bools, limits: Limits) -> Floats:
+        """The teams that are not whole yet, in one program. :raises SolverError: no whole numbers were found for them."""
+        columns = self.broken.columns
+        found = self.broken.program.solve(limits, fixed=(columns[whole], self.found[whole]))
+        return numpy.round(found.values[columns])
+
+
+class _Team:
+    """The columns and rows of one team alone."""
+
+    def __init__(self, teams: _Teams, columns: Ints) -> None:
+        broken = teams.broken
+        self.lower, self.upper, self.cost = teams.lower[columns], teams.upper[columns], teams.cost[columns]
+        start, index, value = teams.entries
+        many = start[columns + 1] - start[columns]
+        which = numpy.repeat(start[columns], many) + numpy.arange(int(many.sum())) - numpy.repeat(numpy.cumsum(many) - many, many)
+        self.row, self.column, self.value = index[which], numpy.repeat(numpy.arange(len(columns)), many), value[which]
+        private = broken.private[self.row]
+        rows, place = numpy.unique(self.row[private], return_inverse=True)
+        least, most = teams.rows
+        self.own = least[rows], most[rows], place, self.column[private], self.value[private]
+        self.shared = ~private
+        self.held = [self.column[self.row == row] for row in broken.held.tolist() if (self.row == row).any()]
+
+    def slope(self, duals: Floats) -> Floats:
+        """What one more of each column costs the rest, at these prices of the rows."""
+        row, column, value = self.row[self.shared], self.column[self.shared], self.value[self.shared]
+        return self.cost - numpy.bincount(column, weights=duals[row] * value, minlength=len(self.cost))
+
+    def solve(self, lines: list[_Line], start: Floats, base: float) -> tuple[float, Floats] | None:
+        """(a bound of the cost of all, whole amounts of the team) that is best as far as these lines tell. None where there are none.
+
+        First near the broken ones and with as many replicas of each held priority, then farther, then with fewer or more.
+        """
+        for reach, exact in ((REACHES[0], True), (REACHES[1], True), (REACHES[1], False)):
+            program = Program()
+            lower = numpy.maximum(self.lower, numpy.floor(start + NEARLY) - reach)
+            upper = numpy.minimum(self.upper, numpy.ceil(start - NEARLY) + reach)
+            columns = program.add_columns(len(start), 0.0, lower, upper, whole=True)
+            rest = program.add_column(cost=1.0, lower=-INFINITE)
+            away = program.add_rows(len(start), start, start)
+            program.add_entries(away, columns)
+            for sign in (-1.0, 1.0):
+                program.add_entries(away, program.add_columns(len(start), AWAY), sign)
+            least, most, place, column, value = self.own
+            program.add_entries(program.add_rows(len(least), least, most)[place], columns[column], value)
+            for counted in self.held if exact else ():
+                number = start[counted].sum()
+                row = program.add_rows(1, numpy.floor(number + 1e-3), numpy.ceil(number - 1e-3))
+                program.add_entries(row, columns[counted])
+            for one in lines:
+                row = program.add_rows(1, one.cost - base - float(one.slope @ one.amount))
+                program.add_entries(row, rest)
+                bent = numpy.flatnonzero(one.slope)
+                program.add_entries(row, columns[bent], -one.slope[bent])
+            try:
+                found = program.solve(TEAM)
+            except SolverError:
+                continue
+            return base + float(found.values[rest]), numpy.round(found.values[columns])
+        return None

@@ -1,0 +1,104 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whole replicas team by team, against the best whole numbers of all teams at once."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_teams
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, by_teams
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, SolverError
+from numpy.typing import NDArray
+
+TEAMS, CLASSES = 6, 5
+HELD, CPUS = TEAMS, TEAMS + 1
+EXACT = Limits(absolute=1e-6, nodes=20_000)
+
+
+def quotas(seed: int, held: float) -> Broken:
+    """Teams with a quota each, who share CPUs, and a priority of which there must be this share of what could be had; replicas are worth
+    money, CPUs beyond the first cost some."""
+    rng = random.Random(seed)
+    program = Program()
+    sizes = [[rng.randint(3, 17) for _class in range(CLASSES)] for _team in range(TEAMS)]
+    quota = [rng.randint(40, 90) + 0.5 for _team in range(TEAMS)]
+    # The first class of each team is what is held; it brings nothing.
+    columns = [
+        [program.add_column(upper=9.0, cost=-size - rng.random() if number else 0.0, whole=True) for number, size in enumerate(team)]
+        for team in sizes
+    ]
+    for most in quota:
+        program.add_row(upper=most)
+    program.add_row(lower=float(int(held * sum(most / team[0] for most, team in zip(quota, sizes, strict=True)))))
+    program.add_row(upper=0.0)
+    for number, (team, own) in enumerate(zip(sizes, columns, strict=True)):
+        for size, column in zip(team, own, strict=True):
+            program.add_entry(number, column, float(size))
+            program.add_entry(CPUS, column, float(rng.randint(1, 4)))
+        program.add_entry(HELD, own[0], 1.0)
+    for price in (0.0, 1.5, 4.0):
+        program.add_entry(CPUS, program.add_column(upper=25.0, cost=price), -1.0)
+    private = np.asarray([True] * TEAMS + [False, False])
+    team = np.repeat(np.arange(TEAMS), CLASSES)
+    return Broken(program, np.asarray(columns).ravel(), team, private, np.asarray([HELD]), np.asarray([CPUS]))
+
+
+def cost(broken: Broken, amount: NDArray[np.float64] | None) -> float:
+    """Of the program with these whole numbers; raises where they break a row."""
+    assert amount is not None
+    return broken.program.solve(relaxed=True, fixed=(broken.columns, amount)).objective
+
+
+@pytest.mark.parametrize("held", [0.15, 0.3])
+def test_all_rows_hold_and_little_is_lost(held: float) -> None:
+    lost = total = 0.0
+    for seed in range(15):
+        broken = quotas(seed, held)
+        best = broken.program.solve(EXACT).objective
+        found = by_teams(broken, EXACT)
+        assert found is not None
+        assert (found == np.round(found)).all()
+        assert cost(broken, found) >= best - 1e-6
+        lost, total = lost + cost(broken, found) - best, total - best
+    assert lost < 0.01 * total
+
+
+def test_lines_below_the_cost_are_worth_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the prices of the first solution alone, teams choose what others then pay for."""
+    worlds = [quotas(seed, 0.3) for seed in range(15)]
+    monkeypatch.setattr(fleet_teams, "FLEXIBLE", 0)
+    with_lines = sum(cost(one, by_teams(one, EXACT)) for one in worlds)
+    monkeypatch.setattr(fleet_teams, "TRIES", 1)
+    monkeypatch.setattr(fleet_teams, "DEAR", 1e9)
+    assert with_lines < sum(cost(one, by_teams(one, EXACT)) for one in worlds)
+
+
+def test_teams_that_cannot_make_up_for_others_take_more_of_them_along() -> None:
+    """Each team alone may have half a replica less; together, one team has to have one more than it wants."""
+    program = Program()
+    columns = np.asarray([program.add_column(upper=3.0, cost=1.0 + number / 10, whole=True) for number in range(8)])
+    for column in columns.tolist():
+        row = program.add_row(lower=-1e9, upper=4.5)
+        program.add_entry(row, column, 3.0)
+    held = program.add_row(lower=7.0)
+    program.add_entries(held, columns, 1.0)
+    private = np.asarray([True] * 8 + [False])
+    found = by_teams(Broken(program, columns, np.arange(8), private, np.asarray([held]), np.asarray([], dtype=np.int64)), EXACT)
+    assert found is not None
+    assert found.sum() == 7
+    assert found.max() == 1
+
+
+def test_what_cannot_be_whole_is_told() -> None:
+    program = Program()
+    columns = np.asarray([program.add_column(upper=1.0, whole=True) for _number in range(4)])
+    odd = program.add_row(1.5, 1.5)
+    program.add_entries(odd, columns, 1.0)
+    broken = Broken(program, columns, np.arange(4), np.asarray([False]), np.asarray([], dtype=np.int64), np.asarray([odd]))
+    assert by_teams(broken, EXACT) is None
+    with pytest.raises(SolverError):
+        program.solve(EXACT)
