@@ -29,9 +29,11 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, G
 
 # A program with more columns than this is left to together.py, and so are more replicas times GPUs (it would have more columns), and a host
 # with more ways than these to choose a replica's GPUs. One with many columns finds how many can be served at most, and leaves as many as it
-# can where they are; nothing else is made better about a plan then.
-MOST_COLUMNS = 3_000
-MOST_PAIRS = 20_000
+# can where they are; nothing else is made better about a plan then. One that is large is not branched, and ends with the first priority of
+# which it does not find the most at once: a second look costs seconds and hardly ever brings a replica.
+MOST_COLUMNS = 12_000
+MOST_PAIRS = 50_000
+LARGE_COLUMNS = 3_000
 MANY_COLUMNS = 800
 MOST_SETS = 100
 # Counts are whole numbers: what is less than one away from the bound is the best.
@@ -365,6 +367,8 @@ class _Exact:
                 served = round(-_sum(dict(columns), found))
                 most[priority] = int(_BLUR - best.bound / (1 if small else _ONE))
                 better |= served > reached[priority]
+                if served < most[priority] and self.program.columns > LARGE_COLUMNS:
+                    break
             self._at_most(-served, columns)
         if not (better or (all_of_it and small)):
             return Together({}, most, None, better=False, small=False)
@@ -376,7 +380,8 @@ class _Exact:
         there = {spot.column for spot in self.spots}.intersection(known)
         near = sum(len(kind.members) for kind in self.kinds)
         aim = [*((column, much * _ONE) for column, much in columns), *((column, -1.0) for column in sorted(there))]
-        return self._best(aim, found, replace(_WORK, absolute=0.99 * _ONE - near, nodes=10))
+        nodes = 1 if self.program.columns > LARGE_COLUMNS else 10
+        return self._best(aim, found, replace(_WORK, absolute=0.99 * _ONE - near, nodes=nodes))
 
     def _aims(self, found: _Values) -> _Values:
         """What else makes a plan a better one, as docs/planner.md has it, one aim after the other."""
