@@ -31,8 +31,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, G
 # with more ways than these to choose a replica's GPUs. One with many columns finds how many can be served at most, and leaves as many as it
 # can where they are; nothing else is made better about a plan then. One that is large is not branched, and ends with the first priority of
 # which it does not find the most at once: a second look costs seconds and hardly ever brings a replica.
-MOST_COLUMNS = 12_000
-MOST_PAIRS = 50_000
+MOST_COLUMNS = 20_000
+MOST_PAIRS = 100_000
 LARGE_COLUMNS = 3_000
 MANY_COLUMNS = 800
 MOST_SETS = 100
@@ -72,10 +72,9 @@ def plan_exactly(
     if not available() or not waiting or fleet.keepers or len(waiting) * gpus > MOST_PAIRS:
         return None
     try:
-        model = _Exact(fleet, waiting, before, frozenset(must))
-        # Of a large program only whether more can be served is worth its time.
-        quick = model.program.columns <= MANY_COLUMNS or not proven
-        return model.solved(there, proven, all_of_it) if quick and not model.too_large else None
+        # Of a program with many columns only whether more can be served is worth its time.
+        model = _Exact(fleet, waiting, before, frozenset(must), MANY_COLUMNS if proven else MOST_COLUMNS)
+        return None if model.too_large else model.solved(there, proven, all_of_it)
     except (SolverError, FleetError):  # the second: a board on which something stands that its geometry does not know
         return None
 
@@ -83,7 +82,8 @@ def plan_exactly(
 class _Exact:
     """The program: kinds of replicas on single GPUs."""
 
-    def __init__(self, fleet: Fleet, waiting: Waiting, before: Mapping[Key, Placement], must: frozenset[Key]) -> None:
+    def __init__(self, fleet: Fleet, waiting: Waiting, before: Mapping[Key, Placement], must: frozenset[Key], most: int) -> None:
+        """``most``: with more columns it is too large, and is left unfinished."""
         self.program = Program()
         self._fleet = fleet
         self._must = must
@@ -104,7 +104,7 @@ class _Exact:
         self._work = 0
         for host in fleet.hosts.values():
             self._host(host)
-            if self.program.columns > MOST_COLUMNS or self.too_large:
+            if self.program.columns > most or self.too_large:
                 self.too_large = True
                 return
         self._of_kind: dict[int, list[Spot]] = defaultdict(list)
@@ -112,7 +112,7 @@ class _Exact:
             self._of_kind[id(spot.kind)].append(spot)
         self._rows_of_kinds()
         self._rows_of_quotas()
-        self.too_large = self.program.columns > MOST_COLUMNS
+        self.too_large = self.program.columns > most
 
     # GPUs
 
@@ -380,8 +380,14 @@ class _Exact:
         there = {spot.column for spot in self.spots}.intersection(known)
         near = sum(len(kind.members) for kind in self.kinds)
         aim = [*((column, much * _ONE) for column, much in columns), *((column, -1.0) for column in sorted(there))]
-        nodes = 1 if self.program.columns > LARGE_COLUMNS else 10
-        return self._best(aim, found, replace(_WORK, absolute=0.99 * _ONE - near, nodes=nodes))
+        large = self.program.columns > LARGE_COLUMNS
+        limits = replace(_WORK, absolute=0.99 * _ONE - near, nodes=1 if large else 10)
+        best = self._best(aim, found, limits)
+        if best.proven or large:
+            return best
+        # HiGHS's own ways to guess whole numbers take long, and find what branches did not.
+        other = self._best(aim, _solution(best), replace(limits, nodes=1, plain=False))
+        return replace(other, bound=max(best.bound, other.bound))
 
     def _aims(self, found: _Values) -> _Values:
         """What else makes a plan a better one, as docs/planner.md has it, one aim after the other."""
