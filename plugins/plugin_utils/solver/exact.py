@@ -28,13 +28,12 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.together impor
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
 # A program with more columns than this is left to together.py, and so are more replicas times GPUs (it would have more columns), and a host
-# with more ways than these to choose a replica's GPUs. One with many columns finds how many can be served at most, and leaves as many as it
-# can where they are; nothing else is made better about a plan then. One that is large is not branched, and ends with the first priority of
-# which it does not find the most at once: a second look costs seconds and hardly ever brings a replica.
+# with more ways than these to choose a replica's GPUs. One with many columns finds how many can be served, and leaves as many as it can
+# where they are; nothing else is made better about a plan then. It is not branched, and ends with the first priority of which it does not
+# find the most at once: a second look costs seconds and hardly ever brings a replica.
 MOST_COLUMNS = 20_000
 MOST_PAIRS = 100_000
-LARGE_COLUMNS = 3_000
-MANY_COLUMNS = 800
+MANY_COLUMNS = 3_000
 MOST_SETS = 100
 # Counts are whole numbers: what is less than one away from the bound is the best.
 _WORK = Limits(absolute=0.99, nodes=100, iterations=60_000, plain=True)
@@ -367,7 +366,7 @@ class _Exact:
                 served = round(-_sum(dict(columns), found))
                 most[priority] = int(_BLUR - best.bound / (1 if small else _ONE))
                 better |= served > reached[priority]
-                if served < most[priority] and self.program.columns > LARGE_COLUMNS:
+                if served < most[priority] and not small:
                     break
             self._at_most(-served, columns)
         if not (better or (all_of_it and small)):
@@ -380,14 +379,7 @@ class _Exact:
         there = {spot.column for spot in self.spots}.intersection(known)
         near = sum(len(kind.members) for kind in self.kinds)
         aim = [*((column, much * _ONE) for column, much in columns), *((column, -1.0) for column in sorted(there))]
-        large = self.program.columns > LARGE_COLUMNS
-        limits = replace(_WORK, absolute=0.99 * _ONE - near, nodes=1 if large else 10)
-        best = self._best(aim, found, limits)
-        if best.proven or large:
-            return best
-        # HiGHS's own ways to guess whole numbers take long, and find what branches did not.
-        other = self._best(aim, _solution(best), replace(limits, nodes=1, plain=False))
-        return replace(other, bound=max(best.bound, other.bound))
+        return self._best(aim, found, replace(_WORK, absolute=0.99 * _ONE - near, nodes=1))
 
     def _aims(self, found: _Values) -> _Values:
         """What else makes a plan a better one, as docs/planner.md has it, one aim after the other."""
