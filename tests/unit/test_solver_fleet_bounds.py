@@ -67,12 +67,18 @@ def best(options: Options, held: dict[int, int], level: int | None) -> int:
     return abs(round(program.solve(Limits(nodes=100_000)).objective))
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_no_bound_is_below_the_best_whole_numbers(seed: int) -> None:
-    options = tight(seed)
+def most_served(options: Options) -> dict[int, int]:
+    """By priority, the highest first."""
     served: dict[int, int] = {}
     for level in options.levels:
         served[level] = best(options, served, level)
+    return served
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_bound_is_below_the_best_whole_numbers(seed: int) -> None:
+    options = tight(seed)
+    served = most_served(options)
     program = FleetProgram(options)
     relaxed = program.solve(lambda _relaxed, level, _held: served[level])
     for level in options.levels:
@@ -83,9 +89,7 @@ def test_no_bound_is_below_the_best_whole_numbers(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_the_fewest_gpus_of_one_plan_say_how_many_others_need(seed: int) -> None:
     options = tight(seed)
-    served: dict[int, int] = {}
-    for level in options.levels:
-        served[level] = best(options, served, level)
+    served = most_served(options)
     program = FleetProgram(options)
     program.solve(lambda _relaxed, level, _held: served[level])
     fewest = program.fewest_gpus(served)

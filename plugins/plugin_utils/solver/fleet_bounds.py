@@ -113,10 +113,7 @@ class Bounds:
         options, rows = program.options, program.rows
         prices = outcome.duals[: rows.count].copy()
         # What one team's quota and demand say is known to its cuts.
-        prices[: len(options.classes)] = 0.0
-        prices[rows.memory : rows.worth + len(options.quotas)] = 0.0
-        for first in rows.team_level.values():
-            prices[first : first + len(options.quotas)] = 0.0
+        prices[rows.of_one_team()] = 0.0
         mine = numpy.flatnonzero(program.column_of >= 0)
         row, option, value = rows.entries(mine)
         worth = numpy.zeros(len(options.klass))

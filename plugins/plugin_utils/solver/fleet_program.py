@@ -171,13 +171,12 @@ class FleetProgram:
 
         None where it does not, or where no solution is found.
         """
-        counts = self.parts[0].counts
+        counts, self.inside = self.parts[0].counts, True
         if not counts and self.parts[0].value - value < BROKEN * abs(value):
             return None
         for one in self.bounds.cuts:
             self.session.add_row(one.most, self.column_of[one.options], one.worth)
         self._limit(counts)
-        self.inside = True
         try:
             return self._priced(cost)[0]
         except SolverError:
@@ -439,6 +438,14 @@ class Rows:
             self.upper[self.ram + number] = group.size * group.ram
         self.upper[self.memory : self.worth] = options.quota_memory
         self.upper[self.worth : first] = options.quota_worth
+
+    def of_one_team(self) -> NDArray[np.bool_]:
+        """By row: does it speak of a single team, as demand, quotas and counts do?"""
+        found = numpy.zeros(self.count, dtype=bool)
+        found[: len(self.options.classes)] = True
+        for first in (self.memory, self.worth, *self.team_level.values()):
+            found[first : first + len(self.options.quotas)] = True
+        return found
 
     def of_patterns(self, group: int, patterns: Ints) -> tuple[Ints, Ints, Floats]:
         """(row, number of the pattern, value) of the columns of these patterns in a group."""

@@ -41,7 +41,7 @@ SOME = 2.0
 NEARLY_FEWEST = 1e-4
 # The GPUs that a replica of the last priority is worth at least, and on a fleet that is not large; what a GPU costs besides in a group of
 # which the linear program opens fewer.
-LEAST_PRICE, DEAR, ELSEWHERE = 2.0, 1000.0, 0.3
+LEAST_PRICE, PRICELESS, ELSEWHERE = 2.0, 1000.0, 0.3
 PATTERNS = Limits(gap=0.0, nodes=200)
 # A class on shared GPUs gets places on so many times the hosts that it needs; fewer where that takes too many GPUs.
 SPARES = (AT_ONCE_TO_SPARE, 1.4, 1.0)
@@ -62,7 +62,7 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
     if LOOSE * relaxed.amount[rounding.priority == last].sum() >= SOME:
         found = rounding.serve_by_teams(last, held, relaxed.price) or rounding.serve(last, held)
     else:
-        found = rounding.serve(last, held) or rounding.serve_by_teams(last, held, DEAR)
+        found = rounding.serve(last, held) or rounding.serve_by_teams(last, held, PRICELESS)
     if not found:
         held = {}
         for level in levels:
@@ -128,11 +128,8 @@ class _Rounding:
         options, relaxed, chosen = self.options, self.relaxed, self.chosen
         near = self._near(level, held, max(LEAST_PRICE, price))
         program, rows = near.program, near.rows
-        private = numpy.zeros(program.rows, dtype=bool)
-        private[: len(options.classes)] = True
-        for first in (rows.memory, rows.worth, *rows.team_level.values()):
-            private[first : first + len(options.quotas)] = True
-        private[rows.count :] = True
+        # Each cut speaks of one team, too.
+        private = numpy.concatenate((rows.of_one_team(), numpy.ones(program.rows - rows.count, dtype=bool)))
         groups = numpy.arange(len(options.groups))
         shared = numpy.concatenate((rows.cpus + groups, rows.ram + groups, rows.gpus + groups))
         broken = Broken(

@@ -132,26 +132,26 @@ class _Teams:
         base = self.now
         start = base.values[columns]
         lines = [_Line(base.objective, small.slope(base.duals), start)]
-        best: tuple[float, Floats, Outcome] | None = None
+        best: tuple[Floats, Outcome] | None = None
         for _try in range(TRIES):
             answer = small.solve(lines, start, base.objective)
-            if answer is None or (best is not None and answer[0] >= best[0] - WORTH):
+            if answer is None or (best is not None and answer[0] >= best[1].objective - WORTH):
                 break
             after = self._fixed(columns, answer[1])
             if after is None:
                 break
             lines.append(_Line(after.objective, after.reduced[columns], answer[1]))
-            if best is None or after.objective < best[0]:
-                best = after.objective, answer[1], after
+            if best is None or after.objective < best[1].objective:
+                best = answer[1], after
             if after.objective <= base.objective + WORTH:
                 break
-        if best is None or best[0] > base.objective + DEAR:
+        if best is None or best[1].objective > base.objective + DEAR:
             self.session.set_columns(columns, self.lower[columns], self.upper[columns])
             self.now = self._solved() or base
             return False
-        self.found[mine] = best[1]
+        self.found[mine] = best[0]
         # The session goes on from the best of the tries, which need not be the last.
-        self.now = best[2] if lines[-1].amount is best[1] else self._fixed(columns, best[1]) or best[2]
+        self.now = best[1] if lines[-1].amount is best[0] else self._fixed(columns, best[0]) or best[1]
         return True
 
     def _fixed(self, columns: Ints, amount: Floats) -> Outcome | None:

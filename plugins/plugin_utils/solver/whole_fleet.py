@@ -69,14 +69,15 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
     amount = rounded(options, relaxed)
     by_class = numpy.bincount(options.klass, weights=amount, minlength=len(options.classes)).astype(numpy.int64)
     meant = {level: int(by_class[options.priority == level].sum()) for level in options.levels}
+    exact = all(board.exact for board in options.boards)
     with ThreadPoolExecutor(1) as beside:
         # HiGHS works without Python's lock: how few GPUs are enough is found while replicas are seated.
-        sought = beside.submit(_fewest, program, meant) if _holds(relaxed, meant) else None
+        sought = beside.submit(_fewest, program, meant) if exact and _holds(relaxed, meant) else None
         seats = _seated(options, relaxed, amount)
         Filling(options, seats).fill(by_class)
     served = _served(options, seats)
     fewest = sought.result() if sought else None
-    if not all(board.exact for board in options.boards) or not _holds(relaxed, served):
+    if not exact or not _holds(relaxed, served):
         # Sizes had to be rounded up, or fewer are served than the later stages held. Bounds that are true come from a program with sizes
         # rounded down that holds what is served.
         program = FleetProgram(options_of(problem, up=False, alone=alone))
