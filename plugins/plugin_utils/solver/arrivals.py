@@ -139,7 +139,7 @@ class Admission:
         known = sum(counts.values())
         if known >= max(FIRST_REVIEW, 2 * self._rehearsed):
             come = self._asked / (WHOLE * max(1, self._pool.gpus))
-            policy, shares = rehearsed(self._pool, counts, max(LEAST_LEFT, HORIZON - come), self._unforeseen())
+            policy, shares = rehearsed(self._pool, counts, max(LEAST_LEFT, HORIZON - come), self._unforeseen(), policy)
             self._rehearsed = known
         self.lesson = Lesson(counts, policy, shares)
         self._since, self._next = 0, max(FIRST_REVIEW // 2, int(self._here))

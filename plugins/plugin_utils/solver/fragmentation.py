@@ -6,7 +6,8 @@
 All speak of thousandths of a GPU that can still be allocated on one node in a given state. ``usable`` is the complement of expected
 fragmentation (FGD, USENIX ATC'23), with memory besides CPU: how much of the free GPU the next request could stand on. ``fillable`` lets
 one kind of request come until nothing of it fits. ``Futures`` lets sampled sequences of mixed requests come, which also sees that CPU
-and memory are spent by all of them together; it is the one that decides, the others say what is worth a look.
+and memory are spent by all of them together; it is the one that decides, the others say what is worth a look. A fleet sends a request where
+it goes well, so what counts is not what any sequence makes of a node but what those make of it that suit it best.
 """
 
 from __future__ import annotations
@@ -156,9 +157,12 @@ class Demand:
 class Futures:
     """Sampled sequences of requests that a node of each shape might see; the same ones for every state, so that states compare."""
 
-    def __init__(self, demand: Demand, sequences: int = 40, length: int = 14, seed: int = 0, offered: float = math.inf) -> None:
+    def __init__(
+        self, demand: Demand, sequences: int = 40, length: int = 14, seed: int = 0, offered: float = math.inf, counted: float = 1.0
+    ) -> None:
         """``sequences`` for each shape, each of ``length`` requests: a node is worth what it makes of many of them, not of the next few.
 
+        ``counted``: the part of the sequences, those that fill a node best, whose mean is what it is worth.
         ``offered``: GPU that is still to be asked for, as a multiple of the GPUs there are. A node then sees its share of that and no more,
         so that hardware which few requests can use is worth less than what many compete for.
         """
@@ -175,6 +179,7 @@ class Futures:
         self._count = np.append(demand.gpus, 0)[order].astype(np.int16)
         self._milli = np.append(demand.milli, 0)[order].astype(np.int16)
         self.sequences, self.length = sequences, length
+        self._left_out = sequences - max(1, round(counted * sequences))
 
     @staticmethod
     def _draw(rate: Floats, none: Ints, seed: int) -> Ints:
@@ -190,7 +195,7 @@ class Futures:
         return drawn
 
     def fill(self, rows: Rows) -> Floats:
-        """Thousandths of GPU that the sequences fill, each request standing where it fits the fullest GPU; the mean over sequences."""
+        """Thousandths of GPU that the sequences fill, each request on the fullest GPU that fits; the mean of those that count."""
         parts = [slice(start, start + ROWS_AT_ONCE) for start in range(0, len(rows.cpu), ROWS_AT_ONCE)]
         found = [self._fill(Rows(rows.shape[part], rows.cpu[part], rows.memory[part], rows.free[part])) for part in parts]
         return np.concatenate(found) if found else np.zeros(0)
@@ -214,7 +219,10 @@ class Futures:
             cpu -= np.where(can, asked_cpu, 0)
             memory -= np.where(can, asked_memory, 0)
             filled += np.where(can, count.astype(np.int64) * milli, 0)
-        mean: Floats = filled.reshape(-1, self.sequences).mean(1)
+        by_state = filled.reshape(-1, self.sequences)
+        if self._left_out:
+            by_state = np.partition(by_state, self._left_out, axis=1)[:, self._left_out :]
+        mean: Floats = by_state.mean(1)
         return mean
 
     @staticmethod

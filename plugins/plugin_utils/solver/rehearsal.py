@@ -26,20 +26,22 @@ ROUNDS = (4, 4)
 """Streams that all policies are tried on, and that the best of them are tried on besides."""
 FINALISTS = 3
 LEAST_AHEAD = 0.001
-"""Of the GPUs, by which another policy has to beat the default one,"""
+"""Of the GPUs, by which another policy has to beat the present one,"""
 ERRORS_AHEAD = 1.0
 """and by how many standard errors of the difference."""
 KINDS_REPLAYED = 512
 
 
-def rehearsed(pool: Pool, counts: Mapping[Request, float], horizon: float, unforeseen: float = UNFORESEEN) -> tuple[str, dict[str, float]]:
-    """The policy that fills most, the default if none is clearly better; and the shares of the GPUs filled, by policy.
+def rehearsed(
+    pool: Pool, counts: Mapping[Request, float], horizon: float, unforeseen: float = UNFORESEEN, present: str = FUTURES.name
+) -> tuple[str, dict[str, float]]:
+    """The policy that fills most, the ``present`` one if none is clearly better; and the shares of the GPUs filled, by policy.
 
     ``horizon``: GPU that is still to be asked for, as a multiple of the GPUs there are; ``unforeseen``: as in ``Pool.demand``.
     """
     both = halves(merged(counts, KINDS_REPLAYED))
     if not all(any(request.size for request in half) for half in both):
-        return FUTURES.name, {}
+        return present, {}
     part = part_of(pool, counts, horizon)
     taught = [part.demand(half, unforeseen) for half in both]
     # Each half is taught and drawn from in turn.
@@ -48,16 +50,16 @@ def rehearsed(pool: Pool, counts: Mapping[Request, float], horizon: float, unfor
     filled = {policy.name: [_filled(policy, part.copy(), demand, stream) for stream, demand in first] for policy in POLICIES}
     size = WHOLE * max(1, part.gpus)
     shares = {name: sum(values) / len(values) / size for name, values in filled.items()}
-    others = sorted((name for name in filled if name != FUTURES.name), key=lambda name: -shares[name])[:FINALISTS]
-    others = [name for name in others if shares[name] > shares[FUTURES.name]]
+    others = sorted((name for name in filled if name != present), key=lambda name: -shares[name])[:FINALISTS]
+    others = [name for name in others if shares[name] > shares[present]]
     if not others:
-        return FUTURES.name, shares
+        return present, shares
     for policy in POLICIES:
-        if policy is FUTURES or policy.name in others:
+        if policy.name in (present, *others):
             filled[policy.name] += [_filled(policy, part.copy(), demand, stream) for stream, demand in rest]
             shares[policy.name] = sum(filled[policy.name]) / len(streams) / size
-    better = [name for name in others if _ahead(filled[name], filled[FUTURES.name], LEAST_AHEAD * size)]
-    return max(better, key=lambda name: shares[name], default=FUTURES.name), shares
+    better = [name for name in others if _ahead(filled[name], filled[present], LEAST_AHEAD * size)]
+    return max(better, key=lambda name: shares[name], default=present), shares
 
 
 def halves(counts: Mapping[Request, float]) -> tuple[dict[Request, float], dict[Request, float]]:
