@@ -57,6 +57,8 @@ MANY: t.Final = 24
 MOST_GPUS: t.Final = 64
 #: Kinds that may need any host of the fleet, and not only the one where the place is: others use a raised quota elsewhere.
 _WIDE: t.Final = frozenset({"borrow", "moves", "preemption", "priority", "quota", "replicas"})
+# That others have the place.
+_OF_OTHERS: t.Final = frozenset({"in use", "priority", "lease"})
 # What may be in the way of many GPUs at once.
 _OF_GPUS: t.Final = frozenset({"drain", "cordon", "lost", "outsider", "pinned layout", "policy mode"})
 Key = tuple[str, int]
@@ -148,7 +150,7 @@ class Search:
             self.missing[each.service] = self.missing.get(each.service, 0) + 1
         self.on_host: dict[str, set[str]] = {}
         self.at: dict[str, list[Placement]] = {}
-        self.earlier: dict[tuple[str, int], set[str]] = {}
+        self.earlier: dict[tuple[str, int, str], set[str]] = {}
         self.known: dict[Need, _Known] = {}
         self.movers: list[str] = []
         # By edits: who has a place in the whole fleet after them.
@@ -220,8 +222,9 @@ class Search:
         spots = scene.spots(need, f"{need.service}-{number}")
         found = [(spot.cause, combined(spot.host, choice)) for spot in spots[:4] for choice in choices_of(spot)]
         cause = self._binding(need, spots)
-        if cause in ("in use", "priority", "lease") and self.now.moves < 8:
-            found.append((cause, Option("moves", COSTS["moves"], "", (Edit("fleet", "", "moves", 8),))))
+        held = next((word for word in (cause, *_causes_of(spots)) if word in _OF_OTHERS), None)
+        if held is not None and self.now.moves < 8:
+            found.append((held, Option("moves", COSTS["moves"], "", (Edit("fleet", "", "moves", 8),))))
         if cause == "host down":
             found = [each for each in found if each[0] not in OF_THE_NEED]
         room = spots[0].host if spots and not spots[0].blockers else ""
@@ -234,7 +237,8 @@ class Search:
         return cause, sorted(found, key=lambda each: (each[1].cost, each[1].text)), room
 
     def _binding(self, need: Need, spots: Sequence[Spot]) -> str:
-        """The cause at the place that is nearest to being right: one on a GPU of the right kind, if there is any."""
+        """The cause at the place that is nearest to being right: one on a GPU of the right kind, of a host that may have its data, if there
+        is any."""
         if not spots:
             hosts = [host for host in self.now.hosts if host.environment == need.environment]
             if any(host.down for host in hosts):
@@ -242,7 +246,7 @@ class Search:
             return self.scene.misfit(need) or "in use" if any(host.gpus for host in hosts) else "no GPU"
         if all(asks_otherwise(spot.blockers) for spot in spots) and self._to_bring_back(need):
             return "host down"
-        nearest = min(spots, key=lambda spot: (asks_otherwise(spot.blockers), spot.rank))
+        nearest = min(spots, key=_remoteness)
         return nearest.cause if nearest.blockers else self._site_cause(need)
 
     def _to_bring_back(self, need: Need) -> list[str]:
@@ -278,8 +282,13 @@ class Search:
         return "group" if need.rules.all_or_nothing else "port"
 
     def _quota(self, need: Need) -> Iterator[tuple[str, Option]]:
-        """A loan, or the quota that it takes; where preemption is allowed, the service may take somebody's place with it."""
-        for option in (self.books.borrowing(need), self.raised(need, True)):
+        """A loan, or the quota that it takes; where preemption is allowed, the service may take somebody's place with it.
+
+        The quota for one replica, for all that wait, and for whoever comes before them besides.
+        """
+        further = (self.books.further(need, many) for many in sorted({1, self.missing[need.service]}))
+        options = dict.fromkeys((self.books.borrowing(need), *further, self.raised(need, True)))
+        for option in options:
             if option is not None and self.now.preemption:
                 lower = (place.name for place in self.now.previous if self.scene.needs[place.service].priority < need.priority)
                 option = option._replace(text=f"{option.text}{LOSERS}", lost=tuple(sorted(lower)))
@@ -314,6 +323,8 @@ class Search:
         for cause, option in options[:TRIES] if able else ():
             if found and (option.kind == found[0].kind or option.cost > 2 * found[0].cost + 100):
                 continue
+            if found and option.kind == "stop" and any(self.scene.priority(name) > need.priority for name in option.lost):
+                continue  # nobody stops a higher priority where there is another way
             change, now, losers = self._proved(need, option, targets)
             if change is None or not served <= now:
                 continue
@@ -456,12 +467,15 @@ class Search:
         return replace(self.now, hosts=seen, needs=needs, previous=places)
 
     def _before(self, need: Need) -> set[str]:
-        """Services that lack a place and are not after this one."""
-        key = (need.environment, need.priority)
+        """Services that lack a place, are not after this one, and could take what it needs: on hosts of its environment, or of a quota."""
+        purse = self.books.purse(need)
+        key = (need.environment, need.priority, purse)
         if key not in self.earlier:
-            known = ((service, self.scene.needs[service]) for service in self.missing)
+            known = (self.scene.needs[service] for service in self.missing)
             self.earlier[key] = {
-                service for service, each in known if each.environment == need.environment and each.priority >= need.priority
+                each.service
+                for each in known
+                if each.priority >= need.priority and (each.environment == need.environment or (purse and self.books.purse(each) == purse))
             }
         return self.earlier[key]
 
@@ -526,6 +540,18 @@ class Search:
 
     def _is_down(self, name: str) -> bool:
         return any(host.name == name and host.down for host in self.now.hosts)
+
+
+def _remoteness(spot: Spot) -> tuple[t.Any, ...]:
+    """How far a place is from being right. Where somebody would first have to say that its data may be there too, something else being in
+    the way besides, is the last place that anybody thinks of."""
+    causes = {blocker.cause for blocker in spot.blockers}
+    elsewhere = 0 if "data class" not in causes else 1 if len(causes) == 1 else 3
+    return (max(elsewhere, 2 * asks_otherwise(spot.blockers)), spot.rank)
+
+
+def _causes_of(spots: Sequence[Spot]) -> Iterator[str]:
+    return (blocker.cause for spot in spots for blocker in spot.blockers)
 
 
 def _elsewhere(place: Placement, old: Placement) -> bool:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Placement, Problem
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import SPACES, Grown
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import SPACES, Grown, raise_words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, SELF, Edit, Option, edited, listed
 
 if t.TYPE_CHECKING:
@@ -208,4 +208,4 @@ def _raise_words(grown: Grown, team: str) -> list[str]:
     if others:
         more = "other " if team in grown else ""
         words.append(f"the quota of 1 {more}team that waits" if others == 1 else f"the quotas of {others} {more}teams that wait")
-    return [f"raise {' and '.join(words)} (fleet_quotas)"] if words else []
+    return [raise_words(words)] if words else []

@@ -212,7 +212,7 @@ def _host_reason(case: Case, host: HostState, lacks: _Reason | None, told: bool 
         return _Reason(ports)
     lost = in_the_way(case.fleet, host, need)
     if not lost and need.rules.all_or_nothing and need.replicas > 1 and _most_of_a_board(host, need) >= need.count:
-        return _Reason(f"has room for one, and not for all {need.replicas} replicas (all_or_nothing)")
+        return _Reason(f"has room for some, and not for all {need.replicas} replicas (all_or_nothing)")
     return _Reason(words(need, lost) if lost else f"no {need.count} free GPUs of one board")
 
 
@@ -570,6 +570,14 @@ def _help_need(case: Case) -> Iterator[str]:
         yield f"the largest GPU here has {format_size(largest)}: ask for less on each of more GPUs ('count')"
 
 
+def _help_quota(case: Case) -> Iterator[str]:
+    """A quota that leaves it no place on any board: nothing else would help."""
+    books = case.fleet.books
+    debits = [books.refusal(case.need.team, charge) for charge in case.fleet.charges(case.need)]
+    if debits and all(debit is not None and not debit.lent for debit in debits):
+        yield f"raise what fleet_quotas gives to {case.need.team}"
+
+
 def _help_links(case: Case) -> Iterator[str]:
     """A host that only NVLink keeps away."""
     names = [host.host.name for host in case.hosts if link_refusal(host, case.need) is not None]
@@ -596,4 +604,4 @@ def _help_more(case: Case) -> Iterator[str]:
 
 
 _Helper = Callable[[Case], Iterator[str]]
-_HELPERS: tuple[_Helper, ...] = (_help_host, _help_moves, _help_need, _help_links, _help_gate, _help_policy, _help_more)
+_HELPERS: tuple[_Helper, ...] = (_help_quota, _help_host, _help_moves, _help_need, _help_links, _help_gate, _help_policy, _help_more)

@@ -23,7 +23,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import stay
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Displacement, Need, Placement
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, counted, share_charge, whole_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, counted
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
 # How often moves are tried for one replica, and in one plan; and how many ways are looked at, to see which are worth a try: who finds a
@@ -61,8 +61,6 @@ class Room:
         self._draft = draft
         self._tries = self._looks = 0
         self._all_tries, self._all_looks = ALL_TRIES, ALL_LOOKS
-        # By what is asked: what a place could count against a quota.
-        self._known_charges: dict[tuple[object, ...], list[Charge]] = {}
 
     @property
     def spent(self) -> bool:
@@ -413,16 +411,8 @@ class Room:
 
     def _charges(self, need: Need) -> list[Charge]:
         """What a place could count against the quota of its team, the least first; nothing where that does not matter."""
-        if not self._draft.fleet.books.tight(need.team, need.count):
-            return []
-        asked = (need.environment, need.data_class, need.models, need.not_models)
-        size = (need.isolation, need.profile, need.memory_mib, need.compute, need.count)
-        if (asked, size) not in self._known_charges:
-            hosts = [host for host in self._draft.fleet.hosts.values() if host.host.admits(need)]
-            boards = {state.gpu.board: state for host in hosts for state in host.gpus}
-            charges = {charge for state in boards.values() for charge in _charges(state, need)}
-            self._known_charges[asked, size] = sorted(charges, key=_amount)
-        return self._known_charges[asked, size]
+        fleet = self._draft.fleet
+        return fleet.charges(need) if fleet.books.tight(need.team, need.count) else []
 
     def _debtor(self, need: Need, debit: Debit) -> Key | None:
         """Whose place counts against a limit and may be taken away: the lowest priority, and of those the one that is enough."""
@@ -461,23 +451,6 @@ class Room:
 
 def _size(need: Need) -> int:
     return need.count * max(need.memory_mib, 1)
-
-
-def _amount(charge: Charge) -> tuple[t.Any, ...]:
-    return (sum(many for _board, counted, many in charge if counted == "memory"), charge)
-
-
-def _charges(state: GpuState, need: Need) -> Iterator[Charge]:
-    """What a place on a board would count."""
-    if not need.wants(state.gpu.board):
-        return
-    if need.isolation == "exclusive":
-        yield whole_charge([(state.gpu.board, state.gpu.memory_mib)] * need.count)
-    elif need.isolation == "shared":
-        yield share_charge(state.gpu.board, need.memory_mib)
-    elif state.cutter is not None:
-        for name in state.cutter.acceptable(need.memory_mib, need.compute, need.profile):
-            yield state.slice_charge(name)
 
 
 def could_be(state: GpuState, need: Need) -> bool:

@@ -217,14 +217,8 @@ class Look:
     def _pinned_owners(self) -> tuple[str, ...]:
         """Who has a pinned slice that would do; the one that is easiest to ask."""
         names = self._acceptable(self.need)
-        found = sorted(
-            (self.scene.hard_to_ask(name), self._priority(name), name) for one, name in self.state.owners.items() if one.profile in names
-        )
-        return (found[0][-1],) if found else ()
-
-    def _priority(self, name: str) -> int:
-        owner = self.scene.owner(name)
-        return 0 if owner is None else owner.priority
+        owners = [name for one, name in self.state.owners.items() if one.profile in names]
+        return tuple(sorted(owners, key=lambda name: (self.scene.hard_to_ask(name), self.scene.priority(name), name))[:1])
 
     def _smaller(self) -> Iterator[Option]:
         """The largest slice for which there is room here, when it is smaller than what is asked for."""
@@ -285,7 +279,7 @@ class Look:
     def _fewest_sharers(self) -> tuple[str, ...]:
         """The fewest who would leave room on a shared GPU, of as many those who are easiest to ask; all of them if that is not enough."""
         state, need = self.state, self.need
-        turn = sorted(state.tenants, key=lambda name: (self.scene.hard_to_ask(name), self._priority(name), name))
+        turn = sorted(state.tenants, key=lambda name: (self.scene.hard_to_ask(name), self.scene.priority(name), name))
         lacks = need.memory_mib - state.memory_free, round((need.compute or 0) - state.compute_free, 6)
 
         def gives(names: Iterable[str]) -> bool:
@@ -302,7 +296,7 @@ class Look:
     def _word(self, owners: Sequence[str]) -> str:
         if owners and all(name in self.scene.leases for name in owners):
             return "lease"
-        return "priority" if owners and all(self._priority(name) > self.need.priority for name in owners) else "in use"
+        return "priority" if owners and all(self.scene.priority(name) > self.need.priority for name in owners) else "in use"
 
     def _by(self, owners: tuple[str, ...]) -> Blocker | None:
         """None where nobody is there but replicas of its own that look for another place: what it holds, it may keep."""
@@ -319,7 +313,8 @@ class Look:
         every = tuple([name for each in going for name in each.names])
         gone = tuple([name for each in going for name in each.gone])
         stop = tuple(Edit("service", each.service, "replicas", each.left) for each in going)
-        size = min(len(every) / 20, 1)
+        highest = max(owner.priority for owner in needs.values())
+        size, least = _much(every, highest), _much(gone, highest)
         ends = [self.scene.leases[name] for name in owners if name in self.scene.leases]
         if len(ends) == len(owners):
             one = len(owners) == 1
@@ -331,7 +326,6 @@ class Look:
             # Who ends first is asked first.
             last = sorted(set(self.scene.leases.values()))
             yield option_of("lease", text, *stop, more=last.index(max(ends)) / len(last), lost=gone)
-        highest = max(owner.priority for owner in needs.values())
         allow = () if self.scene.problem.preemption else (Edit("fleet", "", "preemption", True),)
         if allow and highest < self.need.priority:
             text = f"allow fleet_preemption{LOSERS}"
@@ -340,7 +334,7 @@ class Look:
             text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}{LOSERS}"
             yield option_of("priority", text, Edit("service", self.need.service, "priority", highest + 1), *allow, more=size, lost=every)
         text = f"{self.where} has room for it without {' and '.join(each.words for each in going)}: stop or move what is there"
-        yield option_of("stop", text, *stop, more=min(len(gone) / 20, 1), lost=gone)
+        yield option_of("stop", text, *stop, more=least, lost=gone)
 
 
 class _Going:
@@ -357,6 +351,11 @@ class _Going:
     @property
     def words(self) -> str:
         return f"{and_words(self.gone)} ('replicas: {self.left}')" if self.left else self.service
+
+
+def _much(names: Sequence[str], highest: int) -> float:
+    """How much it is that these lose their places, 0 to 1: first how many they are, then how high the highest of them is."""
+    return (len(names) - 1 + highest / 101) / 20
 
 
 def _number(name: str) -> int:

@@ -71,6 +71,10 @@ def without_sweeps(decide: t.Callable[P, R]) -> t.Callable[P, R]:
             return decide(*args, **kwargs)
         finally:
             if swept:
+                # What is there by now counts as old: else all of it would be looked through as soon as the sweeps are on again.
+                if not gc.get_freeze_count():
+                    gc.freeze()
+                    gc.unfreeze()
                 gc.enable()
 
     return deciding
@@ -84,7 +88,7 @@ def make_plan(problem: Problem, trial: bool = False) -> Solution:
     in the plan that is made in earnest too.
     """
     if trial:
-        return _solution(*_one_by_one(problem), words=False)
+        return _solution(*_one_by_one(begin(problem)), words=False)
     draft, missing, proof = _decided(problem)
     return _solution(draft, missing, words=True, proof=proof)
 
@@ -93,7 +97,7 @@ def _decided(problem: Problem) -> tuple[Draft, _Missing, Proof | None]:
     """One by one, then all who wait together; of both the plan that is worth more."""
     draft = begin(problem)
     if draft.kept or draft.leaving or _is_small(problem):
-        draft, missing = _one_by_one(problem)
+        draft, missing = _one_by_one(draft)
         better, proof = _together(problem, draft, missing)
         return (*(better or (draft, missing)), proof)
     # On a large fleet where nobody serves yet the plan for all together is nearly always the one that stands: nobody makes room before.
@@ -109,11 +113,10 @@ def _is_small(problem: Problem) -> bool:
     return len(problem.needs) * len(problem.hosts) <= SMALL
 
 
-def _one_by_one(problem: Problem) -> _Plan:
+def _one_by_one(draft: Draft) -> _Plan:
     """Everybody in turn. On a small fleet on which others may move, in both orders, and the plan that is worth more counts: what is opened
     for a large one, others may share."""
-    draft = begin(problem)
-    missing = _Queue(draft, {}).run()
+    problem, missing = draft.problem, _Queue(draft, {}).run()
     if not missing or not problem.moves or not _is_small(problem):
         return draft, missing
     other = begin(problem)
@@ -384,6 +387,7 @@ class _Queue:
         hosts = {held.host} if needed_there(draft.fleet, draft.needs, held) else None
         mark = draft.mark()
         draft.lift((need.service, replica))
+        draft.forget(need)  # what it gives back itself may be all that its team lacked
         if draft.place(need, replica, hosts) is None:
             draft.back(mark)
             return False

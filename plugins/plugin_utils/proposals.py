@@ -18,7 +18,7 @@ class Change:
     """One thing that a person could do. ``cost``: the less the better (:data:`COSTS`); ``lost``: replicas that give their place for it."""
 
     kind: str
-    cost: int
+    cost: float
     sentence: str
     edits: tuple[Edit, ...]
     lost: tuple[str, ...] = ()

@@ -20,6 +20,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
 # Team -> in words, which of its limits are higher by how much; those of workspaces stand under a name that no team has.
 Grown = Mapping[str, tuple[str, ...]]
 SPACES: t.Final = ""
+# A team, and what counts against its quota.
+_Count = tuple[str, Charge]
 _GIB: t.Final = 1024
 
 
@@ -39,6 +41,11 @@ class TeamBooks:
         """Whether the service's team has a quota."""
         return any(quota.team == need.team for quota in self._problem.quotas)
 
+    def purse(self, need: Need) -> str:
+        """Equal for services that are paid for by the same quota, of a team or of a workspace; '' where no quota counts them."""
+        quota = self._quotas.get(need.team)
+        return "" if quota is None else f"workspace {quota.workspace}" if quota.workspace else f"team {quota.team}"
+
     def without(self, teams: Collection[str]) -> tuple[Quota, ...]:
         """All quotas, with no limit for these teams."""
         return tuple(replace(each, limits=(), workspace=None) if each.team in teams else each for each in self._problem.quotas)
@@ -53,8 +60,17 @@ class TeamBooks:
         lent = any(debit is not None and debit.lent for debit in (books.refusal(need.team, charge) for charge in asked))
         teams = [need.team, *(self.borrowers(need) if lent else ())]
         edits, grown = self.grown(teams, new)
-        words = [word for team in (*teams, SPACES) for word in grown.get(team, ())]
-        return Option("quota", COSTS["quota"], f"raise {' and '.join(words)} (fleet_quotas)", tuple(edits)) if words else None
+        option = _option(edits, grown, teams) if grown else None
+        # Between two of them the smaller is cheaper, and that is never this one.
+        return None if option is None else option._replace(cost=option.cost + 1)
+
+    def further(self, need: Need, many: int) -> Option | None:
+        """The team's quota, and its workspace's, further by what so many more replicas count at least; what is on loan stays on loan."""
+        counts = [charge for charge in self._scene.fleet.charges(need) if charge]
+        if not counts:
+            return None
+        _edits, words = found = self._raised([need.team], [(need.team, counts[0])] * many, whole=False, loans=True)
+        return _option(*found, [need.team]) if words else None
 
     def borrowers(self, need: Need) -> list[str]:
         """Teams of the workspace of the service's team that have more than their own limits say."""
@@ -79,12 +95,18 @@ class TeamBooks:
         ``hosts``: that come. Memory is raised by whole GiB then: so many come to them that nobody asks for a MiB.
         """
         self._more = Fleet(Problem(hosts, ())).hosts if hosts else {}
+        return self._raised(teams, [(self._team(place), self._charge(place)) for place in new], bool(hosts), loans=False)
+
+    def _raised(self, teams: Collection[str], new: Sequence[_Count], whole: bool, loans: bool) -> tuple[list[Edit], Grown]:
+        """``whole``: memory by whole GiB; ``loans``: what a team has beyond its limits stays a loan."""
         edits: list[Edit] = []
         words: dict[str, tuple[str, ...]] = {}
         quotas = []
         for quota in self._problem.quotas:
             limits = (
-                tuple(self._grown(limit, {quota.team}, new, bool(hosts)) for limit in quota.limits) if quota.team in teams else quota.limits
+                tuple(self._grown(limit, {quota.team}, new, whole, loans) for limit in quota.limits)
+                if quota.team in teams
+                else quota.limits
             )
             quotas.append(replace(quota, limits=limits))
             if raises := _raises(f"the quota of {quota.team}", limits, quota.limits):
@@ -97,7 +119,7 @@ class TeamBooks:
                 teams_of = self._teams_of(space.name)
                 # What its teams may have each must not be more than it has.
                 own = [limit for quota in quotas if quota.workspace == space.name for limit in quota.limits]
-                grown = (self._grown(limit, teams_of, new, bool(hosts)) for limit in limits)
+                grown = (self._grown(limit, teams_of, new, whole, loans) for limit in limits)
                 limits = tuple(replace(each, most=max(each.most, _most_of(own, each))) for each in grown)
             wider.append(replace(space, limits=limits))
             if raises := _raises(f"that of workspace {space.name}", limits, space.limits):
@@ -133,11 +155,12 @@ class TeamBooks:
     def _teams_of(self, space: str) -> set[str]:
         return {each.team for each in self._problem.quotas if each.workspace == space}
 
-    def _grown(self, limit: Limit, teams: set[str], new: Iterable[Placement], whole: bool) -> Limit:
-        """The limit as it has to be for these places to come to what the teams have; ``whole``: of memory, in whole GiB more."""
-        used = sum(
-            counted(self._charge(place), key_of_limit(limit)) for place in (*self._problem.previous, *new) if self._team(place) in teams
-        )
+    def _grown(self, limit: Limit, teams: set[str], new: Iterable[_Count], whole: bool, loans: bool) -> Limit:
+        """The limit as it has to be for these counts to come to what the teams have; ``whole``: of memory, in whole GiB more."""
+        key = key_of_limit(limit)
+        used = sum(counted(self._charge(place), key) for place in self._problem.previous if self._team(place) in teams)
+        used = min(used, limit.most) if loans else used
+        used += sum(counted(charge, key) for team, charge in new if team in teams)
         if whole and limit.counted == "memory":
             used += (limit.most - used) % _GIB
         return replace(limit, most=max(limit.most, used))
@@ -166,6 +189,16 @@ class TeamBooks:
             host = self._scene.fleet.hosts.get(place.host)
             self._charges[place] = () if need is None else unseen_charge(need) if host is None else host.charge(need, place)
         return self._charges[place]
+
+
+def _option(edits: Sequence[Edit], grown: Grown, teams: Iterable[str]) -> Option:
+    return Option("quota", COSTS["quota"], raise_words([word for team in (*teams, SPACES) for word in grown.get(team, ())]), tuple(edits))
+
+
+def raise_words(words: Sequence[str]) -> str:
+    """``raise the quota of claims by 1 GPU and that of workspace ins by 1 GPU (fleet_quotas)``."""
+    text = " and ".join(words)
+    return f"raise {f'the quota{text[4:]}' if text.startswith('that of') else text} (fleet_quotas)"
 
 
 def _raises(whose: str, new: Sequence[Limit], old: Sequence[Limit]) -> tuple[str, ...]:

@@ -118,7 +118,7 @@ class Option(t.NamedTuple):
     """
 
     kind: str
-    cost: int
+    cost: float
     text: str
     edits: tuple[Edit, ...]
     lost: tuple[str, ...] = ()
@@ -150,14 +150,22 @@ class Spot(t.NamedTuple):
     blockers: tuple[Blocker, ...]
 
     @property
-    def rank(self) -> tuple[int, int, str]:
-        """What it costs to take the place."""
-        return (sum(blocker.best.cost for blocker in self.blockers), len(self.blockers), self.host)
+    def rank(self) -> tuple[float, int, str]:
+        """What it costs to take the place; what one thing takes away on several GPUs counts once."""
+        best = [blocker.best for blocker in self.blockers]
+        again = len({option.kind for option in best}) < len(best)
+        cost = combined(self.host, self.cheapest).cost if again else sum(option.cost for option in best)
+        return (cost, len(best), self.host)
+
+    @property
+    def cheapest(self) -> Parts:
+        """The cheapest way for each blocker."""
+        return tuple((blocker.cause, blocker.best) for blocker in self.blockers)
 
     @property
     def cause(self) -> str:
         """As :func:`cause_of`."""
-        return cause_of([(blocker.cause, blocker.best) for blocker in self.blockers])
+        return cause_of(self.cheapest)
 
 
 def cause_of(parts: Iterable[tuple[str, Option]]) -> str:
@@ -168,7 +176,7 @@ def cause_of(parts: Iterable[tuple[str, Option]]) -> str:
 
 def option_of(kind: str, text: str, *edits: Edit, more: float = 0, lost: Iterable[str] = ()) -> Option:
     """``more``: how much of the thing, 0 to 1; between two of one kind the smaller is cheaper."""
-    return Option(kind, COSTS[kind] + round(49 * min(max(more, 0), 1)), text, edits, tuple(lost))
+    return Option(kind, COSTS[kind] + round(49 * min(max(more, 0), 1), 2), text, edits, tuple(lost))
 
 
 def with_value(thing: t.Any, field: str, value: t.Any) -> t.Any:
@@ -242,7 +250,7 @@ def choices_of(spot: Spot) -> Iterator[Parts]:
     if len(spot.blockers) == 1:
         yield from (((spot.blockers[0].cause, option),) for option in spot.blockers[0].options)
     elif spot.blockers:
-        yield tuple((blocker.cause, blocker.best) for blocker in spot.blockers)
+        yield spot.cheapest
 
 
 def named(option: Option, service: str) -> Option:
@@ -257,7 +265,7 @@ def combined(host: str, choice: Parts) -> Option:
     parts = [part for number, part in enumerate(choice) if not _done_by(part[1], choice[:number], choice[number + 1 :])]
     options = [option for _cause, option in parts]
     dearest = max(options, key=lambda option: (option.cost, option.text))
-    edits = _fewest_left([edit for option in options for edit in option.edits])
+    edits = _for_all([edit for option in options for edit in option.edits])
     lost = tuple(sorted({name for _cause, option in choice for name in option.lost}))
     text = "; and ".join(dict.fromkeys(option.text for option in options))
     gentle = tuple((cause, option) for cause, option in parts if not option.lost and LOSERS not in option.text)
@@ -267,26 +275,35 @@ def combined(host: str, choice: Parts) -> Option:
 
 
 def _done_by(option: Option, earlier: Parts, later: Parts) -> bool:
-    """Do later ones do it again, or do others leave no more replicas of the service that it stops some of?"""
+    """Do later ones do it again, or others more of it: stop more replicas of a service, or raise a priority further?"""
     before, after = ([edit for _cause, other in parts for edit in other.edits] for parts in (earlier, later))
 
     def again(edit: Edit) -> bool:
-        same = [each.value for each in after if each[:3] == edit[:3]]
-        if edit.field != "replicas":
+        same = [_much(each) for each in after if each[:3] == edit[:3]]
+        if edit.field not in _MUCH:
             return bool(same)
-        return any(left <= edit.value for left in same) or any(each[:3] == edit[:3] and each.value < edit.value for each in before)
+        return any(much >= _much(edit) for much in same) or any(each[:3] == edit[:3] and _much(each) > _much(edit) for each in before)
 
     return all(map(again, option.edits))
 
 
-def _fewest_left(edits: Iterable[Edit]) -> tuple[Edit, ...]:
-    """Where several stop replicas of one service, as many are left as the one leaves who leaves the fewest."""
-    fewest: dict[str, int] = {}
+# Fields of which one of several edits does for all, and the sign of what is more.
+_MUCH: t.Final = {"replicas": -1, "priority": 1}
+
+
+def _much(edit: Edit) -> t.Any:
+    return _MUCH[edit.field] * edit.value if edit.field in _MUCH else edit.value
+
+
+def _for_all(edits: Iterable[Edit]) -> tuple[Edit, ...]:
+    """Where several stop replicas of one service, as many are left as the one leaves who leaves the fewest; where several raise one
+    priority, it becomes what the highest says."""
+    most: dict[tuple[str, str, str], Edit] = {}
     known = list(edits)
     for edit in known:
-        if edit.field == "replicas":
-            fewest[edit.name] = min(edit.value, fewest.get(edit.name, edit.value))
-    return tuple(edit._replace(value=fewest[edit.name]) if edit.field == "replicas" else edit for edit in known)
+        if edit.field in _MUCH:
+            most[edit[:3]] = max(most.get(edit[:3], edit), edit, key=_much)
+    return tuple(most.get(edit[:3], edit) for edit in known)
 
 
 def without(option: Option, part: Option) -> Option:

@@ -82,6 +82,11 @@ class Scene:
         """The need of a replica that has a place."""
         return self.needs.get(self.places[name].service) if name in self.places else None
 
+    def priority(self, name: str) -> int:
+        """That of a replica that has a place."""
+        owner = self.owner(name)
+        return 0 if owner is None else owner.priority
+
     def spots(self, need: Need, name: str) -> list[Spot]:
         """The hosts of the environment that something could make right, the cheapest first; of very many, those with most free."""
         found = []
@@ -127,13 +132,13 @@ class Scene:
 
         Where it is cheaper to ask for less than to get GPUs that would do as things are asked for, those of the latter, too.
         """
-        boards: dict[str, list[tuple[int, str, tuple[Blocker, ...]]]] = {}
+        boards: dict[str, list[tuple[float, str, tuple[Blocker, ...]]]] = {}
         for state, blockers in zip(host.gpus, self._all_gpus(host, need), strict=True):
             if blockers is not None:
                 cost = sum(blocker.best.cost for blocker in blockers)
                 boards.setdefault(state.gpu.board, []).append((cost, state.gpu.pci, blockers))
         # By whether something else has to be asked for.
-        best: dict[bool, tuple[int, str, tuple[Blocker, ...]]] = {}
+        best: dict[bool, tuple[float, str, tuple[Blocker, ...]]] = {}
         for board, found in sorted(boards.items()):
             cheapest = sorted(found, key=lambda each: each[:2])[: need.count]
             there = len(cheapest)
@@ -160,14 +165,14 @@ class Scene:
         return [whole for _cost, _board, whole in cheapest_of[: 1 if cheapest_of and cheapest_of[0] is best.get(False) else 2]]
 
     @staticmethod
-    def _note(best: dict[bool, tuple[int, str, tuple[Blocker, ...]]], rank: tuple[int, str, tuple[Blocker, ...]]) -> None:
+    def _note(best: dict[bool, tuple[float, str, tuple[Blocker, ...]]], rank: tuple[float, str, tuple[Blocker, ...]]) -> None:
         """Keep what is cheaper than the best so far, by whether something else has to be asked for."""
         other = asks_otherwise(rank[-1])
         if other not in best or rank[:2] < best[other][:2]:
             best[other] = rank
 
     def _joined(
-        self, host: HostState, need: Need, board: str, together: tuple[Blocker, ...], cheapest: Sequence[tuple[int, str, t.Any]]
+        self, host: HostState, need: Need, board: str, together: tuple[Blocker, ...], cheapest: Sequence[tuple[float, str, t.Any]]
     ) -> Iterator[tuple[Blocker, ...]]:
         """The same for a replica whose GPUs NVLink has to join: those of the cheapest joined set, and those without that rule."""
         ways = {
@@ -266,6 +271,7 @@ class Scene:
                 if all(one in state.owners for one in gone):
                     asked = sum(self.hard_to_ask(state.owners[one]) for one in gone)
                     ends = max(self.leases.get(state.owners[one], "") for one in gone) if gone else ""
-                    found.append((asked, ends, len(gone), memory, start, profile, gone))
+                    highest = max((self.priority(state.owners[one]) for one in gone), default=0)
+                    found.append((asked, ends, len(gone), highest, memory, start, profile, gone))
             self._ways[key] = min(found)[-1] if found else None
         return self._ways[key]

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut, Cutter, Slices, cutter_of
@@ -200,6 +200,18 @@ class GpuState:
     def names(self) -> list[str]:
         """The replicas that are on it, by name."""
         return sorted({*self.tenants, *self.owners.values()})
+
+    def charges(self, need: Need) -> Iterator[Charge]:
+        """What a place on a GPU of this board would count."""
+        if not need.wants(self.gpu.board):
+            return
+        if need.isolation == "exclusive":
+            yield whole_charge([(self.gpu.board, self.gpu.memory_mib)] * need.count)
+        elif need.isolation == "shared":
+            yield share_charge(self.gpu.board, need.memory_mib)
+        elif self.cutter is not None:
+            for name in self.cutter.acceptable(need.memory_mib, need.compute, need.profile):
+                yield self.slice_charge(name)
 
     def profiles(self, need: Need) -> tuple[str, ...]:
         """Names of the profiles that serve a need and that its team may still have."""
@@ -444,6 +456,10 @@ def unseen_charge(need: Need) -> Charge:
     return slice_charge("", need.memory_mib, 1) if need.isolation == "slice" else share_charge("", need.memory_mib)
 
 
+def _amount(charge: Charge) -> tuple[t.Any, ...]:
+    return (sum(many for _board, counted, many in charge if counted == "memory"), charge)
+
+
 class Fleet:
     """All hosts of a problem."""
 
@@ -454,6 +470,7 @@ class Fleet:
         # Services for whose rollouts room is kept beside them.
         self.keepers = {need.service: need for need in problem.needs if need.keep_room and not need.adopted}
         self._kinds: dict[tuple[t.Any, ...], int] = {}
+        self._charges: dict[tuple[object, ...], list[Charge]] = {}
         self.questions: dict[str, tuple[Need, int]] = {}
         # What hosts offer, best first, by question.
         self.rankings: dict[t.Any, t.Any] = {}
@@ -480,6 +497,16 @@ class Fleet:
             f"{need.service}-{number}" for need in problem.needs if need.adopted for number in range(1, need.replicas + 1)
         )
         self.asked = frozenset(port for need in problem.needs for _name, port in need.ports if port is not None)
+
+    def charges(self, need: Need) -> list[Charge]:
+        """What a place on any of its boards could count against the quota of its team, the least first."""
+        asked = (need.environment, need.data_class, need.models, need.not_models)
+        size = (need.isolation, need.profile, need.memory_mib, need.compute, need.count)
+        if (asked, size) not in self._charges:
+            hosts = [host for host in self.hosts.values() if host.host.admits(need)]
+            boards = {state.gpu.board: state for host in hosts for state in host.gpus}
+            self._charges[asked, size] = sorted({charge for state in boards.values() for charge in state.charges(need)}, key=_amount)
+        return self._charges[asked, size]
 
     def stamp(self, need: Need) -> tuple[object, ...]:
         """Equal while the quota of its team lets a need have the same of each board; () while it lets it have everything."""

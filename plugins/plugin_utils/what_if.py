@@ -150,11 +150,14 @@ class WhatIf:
                 tried[gpus] = make_plan(replace(problem, hosts=(*problem.hosts, *hosts)))
             return len(tried[gpus].unplaced)
 
-        high, idle = kind.gpus, 0
+        high, idle, largest = kind.gpus, 0, _largest_at_once(problem, now)
         while without(high) and high < MOST and idle < _IDLE:
-            idle = idle + 1 if without(high) == without(high // 2 if high > kind.gpus else 0) else 0
+            # Fewer than a group asks for at once say nothing of what more would do.
+            few = high < largest
+            idle = 0 if few or without(high) < min(without(count) for count in tried if count < high) else idle + 1
             high = min(2 * high, MOST)
-        least = without(high)
+        # More may serve fewer: a plan for very many GPUs is not the best that there is.
+        least = min(map(without, (*tried, high)))
         high = min(count for count in tried if without(count) == least)
         low = max((count for count in tried if count < high), default=0)
         while high - low > 1:
@@ -178,6 +181,13 @@ class WhatIf:
         if high:
             lines.append(f"with {high - 1} more, {several(without(high - 1), 'replica')} would have no place")
         return Answer(lines, data)
+
+
+def _largest_at_once(problem: Problem, now: Solution) -> int:
+    """The most GPUs that anybody without a place could need together: one replica, or all of a group."""
+    without = {each.service for each in now.unplaced}
+    needs = (need for need in problem.needs if need.service in without)
+    return max((need.count * (need.replicas if need.rules.all_or_nothing else 1) for need in needs), default=0)
 
 
 def _missing_words(problem: Problem, solution: Solution) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import gpu_refusal
@@ -180,18 +180,24 @@ def _could(every: Collection[Offer], gpus: int) -> str:
 
 
 def _decided(need: Need, host: HostState, every: Collection[Offer]) -> str:
-    """What this host's offer was better in than the best of the others."""
+    """What this host's offer was better in than the best of the others; or that another would suit this one better as things are now."""
     own = next((offer for offer in every if offer.host is host), None)
     others = [offer for offer in every if offer.host is not host]
     if own is None or not others:
         return ""
     best = min(others, key=lambda offer: offer.rank)
+    other = best.host.host
     words = list(_words(need))
-    for index, (mine, theirs) in enumerate(zip(own.rank, best.rank, strict=True)):
-        if mine != theirs:
-            better = index < len(words) and mine < theirs
-            return f"; chosen for {words[index]}" if better else "; all alike, so the first by name" if index >= len(words) else ""
-    return ""
+    index = next(number for number, pair in enumerate(zip(own.rank, best.rank, strict=True)) if pair[0] != pair[1])
+    if index < len(words):
+        if own.rank < best.rank:
+            return f"; chosen for {words[index]}"
+        return f"; by itself it would go to {other.name} now ({words[index]}): the plan for all, or an earlier turn, has it here"
+    if own.rank > best.rank:
+        return f"; {other.name} would do as well"
+    # Where nothing else differs hosts have an order (``Host.order``), which ends with their names.
+    equal = replace(host.host, name="").order == replace(other, name="").order
+    return "; all alike, so the first by name" if equal else "; all do as well, so the one with more GPUs, then by boards, CPUs and policy"
 
 
 def _words(need: Need) -> Iterator[str]:

@@ -289,7 +289,7 @@ def test_of_many_different_reasons_five_are_named() -> None:
 
 def test_of_all_or_nothing_a_host_has_room_for_one_and_not_for_all() -> None:
     together = need(replicas=9, rules=Rules(all_or_nothing=True))
-    assert answer([host(gpu(mig=True))], [together])[0] == "h1: has room for one, and not for all 9 replicas (all_or_nothing)"
+    assert answer([host(gpu(mig=True))], [together])[0] == "h1: has room for some, and not for all 9 replicas (all_or_nothing)"
 
 
 def test_gpus_are_counted_by_reason_the_most_frequent_first() -> None:

@@ -194,3 +194,28 @@ def test_without_the_solver_it_says_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(program, "highspy", None)
     assert found(problem([host(gpu())], [need()])) is None
     assert len(planner.make_plan(problem([host(gpu())], [need()])).placements) == 1
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_ninth_gpu_of_a_host_does_not_make_it_too_large_and_serves_no_fewer(linked: bool) -> None:
+    """Of eight GPUs four can be chosen in 70 ways, of nine in 126, of sixteen in 1,820."""
+    needs = [need("train", "exclusive", count=4, memory_mib=70000, team="t"), need("half", memory_mib=36000, replicas=2, team="t")]
+    limit = Quota("t", (Limit("memory", 4 * 81920 + 9618),), "ws", borrow=True, lend=True)
+    served = []
+    for many in (8, 9, 16):
+        uuids = frozenset(f"GPU-h1-{number}" for number in range(many))
+        gpus = [gpu(number, mig=True) for number in range(many)]
+        gpus = [replace(each, links=tuple(sorted(uuids - {each.uuid}))) for each in gpus] if linked else gpus
+        given = replace(problem([host(*gpus)], needs), quotas=(limit,), workspaces=(Workspace("ws"),))
+        assert found(given) is not None
+        served.append(len(make_plan(given).placements))
+    assert served[0] <= served[1] <= served[2]
+
+
+def test_gpus_that_are_alike_are_chosen_in_a_row_and_others_in_every_way() -> None:
+    states = begin(problem([host(*(gpu(number, mig=number < 12) for number in range(14)))], [])).fleet.hosts["h1"].gpus
+    sets = exact._sets(states, 3)
+    numbers = [tuple(int(state.gpu.uuid.rpartition("-")[2]) for state in each) for each in sets]
+    assert len(set(numbers)) == len(numbers) < len(list(itertools.combinations(range(14), 3)))
+    # As many of either kind as there can be, and those that follow each other.
+    assert (0, 1, 2) in numbers and (3, 12, 13) in numbers and (0, 2, 3) not in numbers

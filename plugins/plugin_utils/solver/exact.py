@@ -11,6 +11,7 @@ objective (docs/planner.md): so one more GPU never makes it worse, and twice the
 from __future__ import annotations
 
 import itertools
+import math
 import typing as t
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -28,13 +29,15 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.together impor
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
 # A program with more columns than this is left to together.py, and so are more replicas times GPUs (it would have more columns), and a host
-# with more ways than these to choose a replica's GPUs. One with many columns finds how many can be served, and leaves as many as it can
-# where they are; nothing else is made better about a plan then. It is not branched, and ends with the first priority of which it does not
-# find the most at once: a second look costs seconds and hardly ever brings a replica.
+# with more ways than these to choose a replica's GPUs (where all of them would be many, GPUs that are alike are chosen in a row only). One
+# with many columns finds how many can be served, and leaves as many as it can where they are; nothing else is made better about a plan
+# then. It is not branched, and ends with the first priority of which it does not find the most at once: a second look costs seconds and
+# hardly ever brings a replica.
 MOST_COLUMNS = 20_000
 MOST_PAIRS = 100_000
 MANY_COLUMNS = 3_000
-MOST_SETS = 100
+MOST_COMBINATIONS = 100
+MOST_SETS = 1_000
 # Counts are whole numbers: what is less than one away from the bound is the best.
 _WORK = Limits(absolute=0.99, nodes=100, iterations=60_000, plain=True)
 # Once so many iterations of the simplex method were made for a plan, the aims that are left are taken together.
@@ -76,6 +79,34 @@ def plan_exactly(
         return None if model.too_large else model.solved(there, proven, all_of_it)
     except (SolverError, FleetError):  # the second: a board on which something stands that its geometry does not know
         return None
+
+
+def _sets(states: Sequence[GpuState], count: int) -> list[tuple[GpuState, ...]]:
+    """The sets of GPUs that a replica could have; where those are very many, of GPUs that are alike only such as follow each other.
+
+    Whatever several replicas have of GPUs that are alike, they may as well have one after the other.
+    """
+    if math.comb(len(states), count) <= MOST_COMBINATIONS:
+        return list(itertools.combinations(states, count))
+    uuids = {state.gpu.uuid for state in states}
+    joined_to = [uuids.intersection(state.gpu.links or ()) for state in states]
+    even = not any(joined_to) or all(len(others) == len(states) - 1 for others in joined_to)
+    alike: dict[object, list[GpuState]] = defaultdict(list)
+    for state in states:
+        bare = replace(state.gpu, uuid="" if even else state.gpu.uuid, pci="", links=None)
+        alike[bare, state.mode, state.fixed].append(state)
+    return list(itertools.islice(_in_a_row(list(alike.values()), count), MOST_SETS + 1))
+
+
+def _in_a_row(groups: Sequence[Sequence[GpuState]], count: int) -> Iterator[tuple[GpuState, ...]]:
+    """So many of all groups together, of each some that follow each other."""
+    if not groups:
+        yield from [()] if count == 0 else []
+        return
+    first, *rest = groups
+    for taken in range(min(count, len(first)) + 1):
+        for start in range(len(first) - taken + 1 if taken else 1):
+            yield from ((*first[start : start + taken], *others) for others in _in_a_row(rest, count - taken))
 
 
 class _Exact:
@@ -194,7 +225,7 @@ class _Exact:
                 boards[state.gpu.board].append(state)
         wired = any(state.gpu.links for state in host.gpus)
         for states in boards.values():
-            sets = list(itertools.islice(itertools.combinations(states, need.count), MOST_SETS + 1))
+            sets = _sets(states, need.count)
             self.too_large |= len(sets) > MOST_SETS
             for each in sets:
                 if must_join(need) and joined(each) is not True:
