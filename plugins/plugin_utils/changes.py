@@ -168,7 +168,9 @@ class Search:
         # Of a service that is only there, nobody new is looked for.
         last = {service: max(place.replica for place in places) for service, places in self.at.items()}
         self.trimmed = {
-            each.service: replace(each, replicas=min(each.replicas, last[each.service])) for each in self.now.needs if each.service in last
+            each.service: each if each.replicas <= last[each.service] else replace(each, replicas=last[each.service])
+            for each in self.now.needs
+            if each.service in last
         }
 
     def of_service(self, need: Need, replicas: Sequence[int]) -> Iterator[Proposal]:
@@ -319,8 +321,11 @@ class Search:
         found: list[Change] = []
         served: set[int] = set()
         word, kind = "", ""
-        able = not self.many or (self.left > self.share // 2 and self.proving > 0)
-        for cause, option in options[:TRIES] if able else ():
+        # Of many, the last half of the work is for what the services' owners can do themselves.
+        able = not self.many or (self.left > (self.budget + self.share) // 2 and self.proving > 0)
+        for cause, option in options[:TRIES]:
+            if not able and not self._is_own(need, option):
+                continue
             if found and (option.kind == found[0].kind or option.cost > 2 * found[0].cost + 100):
                 continue
             if found and option.kind == "stop" and any(self.scene.priority(name) > need.priority for name in option.lost):
@@ -360,7 +365,9 @@ class Search:
     def _proved(self, need: Need, option: Option, targets: Sequence[int]) -> tuple[Change | None, set[int], list[str]]:
         """As :meth:`_tried`, if it holds in the whole fleet; and who loses a place by it there."""
         change, now = self._tried(need, option, targets)
-        lost = None if change is None else self._losers(need, change, now)
+        lost: tuple[list[str], list[str]] | None = ([], [])
+        if change is not None and not (self.many and self._is_own(need, option)):
+            lost = self._losers(need, change, now)
         return (None, set(), []) if change is None or lost is None else (change.said(*lost), now, lost[0])
 
     def _losers(self, need: Need, change: Change, served: Iterable[int]) -> tuple[list[str], list[str]] | None:
@@ -419,7 +426,7 @@ class Search:
     def _served(self, need: Need, option: Option, targets: Sequence[int]) -> set[int] | None:
         """Whom of the service the option serves beside those that have a place; None when a target is not among them, or others lose."""
         seen = self._where(need, option)
-        problem = edited(self.reduced(need, seen), option.edits)
+        problem = edited(self.reduced(need, seen, alone=self.many and self._is_own(need, option)), option.edits)
         if self.many and option.kind != "moves":
             problem = replace(problem, moves=0)
         edited_services = frozenset(edit.name for edit in option.edits if edit.part == "service")
@@ -433,6 +440,15 @@ class Search:
         self.movers = sorted(place.name for key, place in places.items() if key in known and _elsewhere(place, known[key]))
         return None if gone or not set(targets) <= now else now
 
+    def _is_own(self, need: Need, option: Option) -> bool:
+        """Is it a change of its own manifest only, of a service that has no place yet and brings nobody another one?
+
+        Nobody has more room by it than without it: whoever waits before this one still has no place, and whoever has one keeps it.
+        """
+        own = all(edit[:2] == ("service", need.service) for edit in option.edits)
+        alone = need.service not in self.at and not (need.rules.together or need.rules.all_or_nothing or need.keep_room)
+        return own and alone and not option.lost and option.kind not in _WIDE
+
     def _where(self, need: Need, option: Option) -> set[str] | None:
         """The hosts that a plan has to see to judge an option; None for all of them."""
         if option.kind in _WIDE or need.rules.together or need.rules.all_or_nothing:
@@ -441,13 +457,15 @@ class Search:
             return set()
         return {option.host} if option.host else None
 
-    def reduced(self, need: Need, hosts: set[str] | None) -> Problem:
+    def reduced(self, need: Need, hosts: set[str] | None, alone: bool = False) -> Problem:
         """The problem with only who matters: whoever is on these hosts (on all without any named), and who waits and comes before this one.
+
+        ``alone``: nobody else who waits.
 
         Whoever has a place on a host that is left out keeps it, as in every run that does not see a host.
         """
         # Whom it goes together with has to be there first, whatever comes before.
-        before = self._before(need).union(self.missing.keys() & set(need.rules.together)) - self.aside
+        before = set() if alone else self._before(need).union(self.missing.keys() & set(need.rules.together)) - self.aside
         here = (
             set(self.trimmed)
             if hosts is None

@@ -95,7 +95,10 @@ def keep(draft: Draft, need: Need, place: Placement, own: bool = False, kept: bo
         if draft.fleet.books.refusal(need.team, host.charge(need, place), own) is not None:
             return False
         ports = host.choose_ports(need, place.name, dict(place.ports), draft.fleet.asked)
-    return not isinstance(ports, str) and draft.put(need, replace(place, ports=tuple(sorted(ports.items()))), states, kept)
+    if isinstance(ports, str):
+        return False
+    now = tuple(sorted(ports.items()))
+    return draft.put(need, place if place.ports == now else replace(place, ports=now), states, kept)
 
 
 def stay(draft: Draft, key: Key, place: Placement) -> bool:

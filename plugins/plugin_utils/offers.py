@@ -90,7 +90,7 @@ class _Ranking:
     def _renew(self, need: Need) -> list[HostState]:
         """The hosts that have a replica of the service, and so another answer; all others are asked where something changed."""
         own = {self._numbers[host.host.name]: host for host in self._diary.having(need.service)}
-        self._unasked.update(self._numbers[host.host.name] for host in self._diary.changed[self._read :])
+        self._unasked.update(self._numbers[host.host.name] for host in set(self._diary.changed[self._read :]))
         self._read = len(self._diary.changed)
         for number in sorted(self._unasked.difference(own)):
             host = self._hosts[number]

@@ -216,10 +216,9 @@ class Scene:
 
     def _rule_blockers(self, host: HostState, need: Need) -> Iterator[Blocker]:
         rules, service = need.rules, need.service
-        there = sorted(other for other, count in host.replicas.items() if count and other != service)
         if rules.max_per_host is not None and host.replicas.get(service, 0) >= rules.max_per_host:
             yield Blocker("spread", tuple(self.spread_wider(need, "max_per_host", host.replicas[service])))
-        against = [other for other in there if other in rules.apart or service in self._rules_of(other).apart]
+        against = sorted(other for other in self.fleet.rulebook.apart(need) if host.replicas.get(other) and other != service)
         if against:
             edits = [Edit("service", service, "rules.apart", tuple(other for other in rules.apart if other not in against))]
             for other in against:
@@ -230,7 +229,7 @@ class Scene:
             where = f", which only {' and '.join(theirs)} say{'s' if len(theirs) == 1 else ''}" if theirs and not rules.apart else where
             text = f"let it be on one host with {' and '.join(against)} ('apart'{where})"
             yield Blocker("apart", (option_of("apart", text, *edits, more=len(against) / 10),))
-        if rules.together and not any(other in rules.together for other in there):
+        if rules.together and not any(host.replicas.get(other) for other in rules.together):
             text = f"let it be on a host without {' or '.join(rules.together)} ('together')"
             yield Blocker("together", (option_of("together", text, Edit("service", service, "rules.together", ())),))
 
