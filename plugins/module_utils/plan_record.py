@@ -132,7 +132,7 @@ def check_plan(plan: _Line) -> None:
     if plan["plan"] != PLAN_FORMAT:
         raise FleetError(f"the plan has format {plan['plan']} and this collection knows format {PLAN_FORMAT}", field="plan")
     _check_shape(plan)
-    hint = "make a new plan; plans are not edited by hand"
+    hint = "take it back from Git, or remove it and make a new plan; plans are not edited by hand"
     if plan["digest"] != digest_of_plan(plan["layout"], plan["services"]):
         raise FleetError("the plan's layout or services are not those that its digest was made from", field="digest", hint=hint)
     if plan["base"]["digest"] != digest_of_base(plan["base"]["gpus"]):
@@ -141,7 +141,7 @@ def check_plan(plan: _Line) -> None:
 
 def _check_shape(plan: _Line) -> None:
     """FleetError for what cannot be read as a plan, whatever its digests say: who calls the module by hand may hand over anything."""
-    hint = "make a new plan; plans are not edited by hand"
+    hint = "take it back from Git, or remove it and make a new plan; plans are not edited by hand"
     base, serial = plan["base"], plan["serial"]
     if not isinstance(serial, int) or isinstance(serial, bool):
         raise FleetError(f"expected a whole number, found {serial}", field="serial", hint=hint)

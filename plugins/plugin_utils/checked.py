@@ -14,7 +14,7 @@ import typing as t
 from collections.abc import Mapping
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, Path, raise_all
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import NO_TEXT, Located, Path, not_text, raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 
 try:
@@ -80,7 +80,7 @@ def parse_size(value: object) -> int:
     :raises Wrong: not such a text, or not a whole number of MiB.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise Wrong(f"{describe(value)} has no unit", f"write '{value} MiB' or '{value} GiB'" if abs(value) < _LONG else "write '8 GiB'")
+        raise Wrong(f"{describe(value)} has no unit", f"write '{value} MiB' or '{value} GiB'" if 0 <= value < _LONG else "write '8 GiB'")
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if not found:
         raise Wrong(f"{describe(value)} is not a size", "write a number with MiB or GiB, such as '512 MiB' or '1.5 GiB'")
@@ -114,6 +114,7 @@ def check(model: type[Model], located: Located) -> Model:
     :raises FleetError: one, or a ``FleetErrors`` with every problem on its own line.
     """
     require()
+    raise_all(located.error(path, *NO_TEXT) for path in not_text(located.data))
     try:
         return model.model_validate(located.data)
     except ValidationError as error:
@@ -157,7 +158,9 @@ _WANTED = {
 
 
 def _example(kind: str, value: object) -> str:
-    if kind == "string_type" and isinstance(value, int | float):
+    if kind == "string_type" and isinstance(value, float):
+        return f'write it in quotes: "{value}", with all of its zeros'  # as a number 12.10 is 12.1
+    if kind == "string_type" and isinstance(value, int):
         return f'write it in quotes: "{str(value).lower() if isinstance(value, bool) else value}"'
     examples = {
         "string_type": "write text",
@@ -171,7 +174,14 @@ def _example(kind: str, value: object) -> str:
 
 
 def _limit(kind: str, context: Mapping[str, t.Any], message: str) -> str:
-    words = {"greater_than_equal": ("ge", "at least"), "less_than_equal": ("le", "at most"), "greater_than": ("gt", "more than")}
+    words = {
+        "greater_than_equal": ("ge", "at least"),
+        "less_than_equal": ("le", "at most"),
+        "greater_than": ("gt", "more than"),
+        "less_than": ("lt", "less than"),
+    }
+    if kind == "finite_number":
+        return "write a number such as 2"
     if kind in words:
         key, text = words[kind]
         limit = context[key]

@@ -352,8 +352,18 @@ def _hosts(
             states.append(down_host(name, policy) if gone else host_of(name, facts, policy, catalogue, placements))
         except FleetError as error:
             errors.append(error)
-    raise_all(errors)
+    raise_all([*errors, *_twice(states)])
     return states
+
+
+def _twice(states: Iterable[Host]) -> Iterator[FleetError]:
+    """A line for each host with a GPU that another one has, too: one machine under two names would be given away twice."""
+    owners: dict[str, str] = {}
+    for host in states:
+        shared = next((gpu for gpu in host.gpus if gpu.uuid and owners.setdefault(gpu.uuid, host.name) != host.name), None)
+        if shared is not None:
+            hint = "is it one machine under two names? keep one of them in the inventory"
+            yield FleetError(f"{owners[shared.uuid]} has GPU {shared.uuid}, too", file=f"host {host.name}", field="facts.gpus", hint=hint)
 
 
 def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], before: Collection[Placement], solution: Solution) -> list[str]:

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import math
 import typing as t
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import name_parts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     LOSERS,
@@ -24,6 +27,10 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
+
+
+# What the policy allows of fleet_shared_compute.
+_MOST_COMPUTE: t.Final = 10
 
 
 class Look:
@@ -145,14 +152,13 @@ class Look:
         if cutter is not None and cutter.largest_mib:
             if need.profile is not None and self._acceptable(replace(need, profile=None)):
                 # Who says only a profile has not said how much memory it needs: another one has to be said.
-                plain = [each for each in cutter.profiles.values() if "+" not in each.name]
-                other = None if need.memory_mib else max(plain, key=lambda each: (each.memory_mib, each.name)).name
-                instead = "leave 'profile' out" if other is None else f"ask for {other}, the largest there"
+                other = None if need.memory_mib else _nearest(cutter, need.profile)
+                instead = "leave 'profile' out" if other is None else f"ask for {other}"
                 text = f"{instead}: {self.gpu.board} has no {need.profile} that serves"
                 yield option_of("profile", text, Edit("service", service, "profile", other))
             largest = cutter.largest_mib
             if need.memory_mib > largest and self._acceptable(replace(need, memory_mib=largest)):
-                text = f"the largest slice here has {format_size(largest)}: ask for no more"
+                text = f"the largest slice of {self.gpu.board} has {format_size(largest)}: ask for no more"
                 yield self._less_memory(text, largest)
             if need.compute and self._acceptable(replace(need, compute=None)):
                 most = max(
@@ -265,15 +271,15 @@ class Look:
             text = f"ask for {format_size(state.memory_free)} or less: {self.where} has no more left to share"
             options.append(self._less_memory(text, state.memory_free))
         elif need.compute and 0 < state.compute_free < need.compute:
-            text = f"ask for {state.compute_free:g} of the compute: {self.where} has no more left to share"
-            options.append(
-                option_of(
-                    "compute",
-                    text,
-                    Edit("service", need.service, "compute", state.compute_free),
-                    more=1 - state.compute_free / need.compute,
-                )
-            )
+            left = state.compute_free
+            text = f"ask for {left:g} of the compute: {self.where} has no more left to share"
+            options.append(option_of("compute", text, Edit("service", need.service, "compute", left), more=1 - left / need.compute))
+        if need.compute and state.compute_free < need.compute and need.memory_mib <= state.memory_free:
+            # In hundredths, for that is how people write it.
+            more_compute = math.ceil(round(100 * (host.shared_compute + need.compute - state.compute_free), 6)) / 100
+            if more_compute <= _MOST_COMPUTE:
+                text = f"raise fleet_shared_compute of {host.name} to {more_compute:g}"
+                options.append(option_of("shared_compute", text, Edit("host", host.name, "shared_compute", more_compute)))
         return Blocker(cause, tuple(options))
 
     def _fewest_sharers(self) -> tuple[str, ...]:
@@ -335,6 +341,14 @@ class Look:
             yield option_of("priority", text, Edit("service", self.need.service, "priority", highest + 1), *allow, more=size, lost=every)
         text = f"{self.where} has room for it without {' and '.join(each.words for each in going)}: stop or move what is there"
         yield option_of("stop", text, *stop, more=least, lost=gone)
+
+
+def _nearest(cutter: Cutter, name: str) -> str:
+    """The smallest profile of a board that has as many slices and GB as another's name says; the largest where none has."""
+    plain = sorted((each for each in cutter.profiles.values() if "+" not in each.name), key=lambda each: (each.memory_mib, each.name))
+    slices, memory, _attributes = name_parts(name)
+    enough = (each.name for each in plain if each.slices >= slices and name_parts(each.name)[1] >= memory)
+    return next(enough, plain[-1].name)
 
 
 class _Going:

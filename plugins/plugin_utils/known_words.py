@@ -51,19 +51,18 @@ def unknown_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Ca
             yield from _not_sliced(manifest, needs[manifest.service], boards, without_mig)
         if manifest.service not in serving:
             continue
+        yield from _no_board(manifest, boards)
         asked = manifest.model.gpu
-        for index, word in enumerate(asked.models if not any(_names_any(each, boards) for each in asked.models) else ()):
-            hint = near(word.lower(), _parts(boards), "write a catalogue id or a part of it, such as a100")
-            yield manifest.located.error(("gpu", "models", index), f"no board has '{word}' in its name", hint)
         if asked.profile is not None and asked.profile not in profiles:
             hint = near(asked.profile, profiles, "write the name of a MIG profile as NVML has it, such as 1g.10gb")
             yield manifest.located.error(("gpu", "profile"), f"no board has a MIG profile '{asked.profile}'", hint)
 
 
 def idle_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Catalogue) -> Iterator[str]:
-    """A line for each word that keeps nobody from a board, though somebody wrote it for that: no board has it in its name."""
+    """A line for each word that was written for a board and is in no board's name: it keeps nobody from one, or nobody can have one."""
     boards = _boards(problem, catalogue)
     for manifest in manifests:
+        yield from map(str, _no_board(manifest, boards))
         for index, word in enumerate(manifest.model.gpu.not_models):
             if not _names_any(word, boards):
                 hint = near(word.lower(), _parts(boards), "nothing is kept from it")
@@ -72,6 +71,14 @@ def idle_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Catal
         for word in sorted({limit.board for limit in quota.limits if limit.board and not _names_any(limit.board, boards)}):
             hint = near(word.lower(), _parts(boards), "nothing is limited by it")
             yield f"fleet_quotas.teams.{quota.team}.models.{word}: no board has '{word}' in its name; {hint}"
+
+
+def _no_board(manifest: Manifest, boards: Collection[str]) -> Iterator[FleetError]:
+    """A line for each of its models, where no board has any of them in its name."""
+    models = manifest.model.gpu.models
+    for index, word in enumerate(models if not any(_names_any(each, boards) for each in models) else ()):
+        hint = near(word.lower(), _parts(boards), "write a catalogue id or a part of it, such as a100")
+        yield manifest.located.error(("gpu", "models", index), f"no board has '{word}' in its name", hint)
 
 
 def _without_mig(problem: Problem, catalogue: Catalogue) -> set[str]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import typing as t
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import yaml
@@ -31,6 +31,7 @@ _FLOAT = re.compile(r"^[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-
 _TAG = "tag:yaml.org,2002:"
 # What an error says in place of a file where a host's variables or facts are wrong.
 _OF_HOST = "host "
+_HALVES = re.compile("[\\0\\ud800-\\udfff]")
 _SIGNS = list("-+0123456789")
 _RUN = re.compile(rf"(?:[-?:][ \t]+){{{20 * MAX_DEPTH}}}")
 
@@ -92,6 +93,25 @@ class Located:
     def error(self, path: Path, message: str, hint: str | None = None) -> FleetError:
         """An error at ``path``, to be raised by the caller."""
         return FleetError(message, file=self.file, line=self.line(path), field=field_name(path) or None, hint=hint)
+
+
+NO_TEXT: t.Final = ("it has half a character or a NUL, which no text has", "write the character itself")
+"""What is wrong with what :func:`not_text` finds, and what would be right."""
+
+
+def not_text(data: t.Any, path: Path = ()) -> Iterator[Path]:
+    """Where data has something that no file can hold as text: YAML and JSON can write halves of characters (``\\ud800``) and NULs."""
+    if isinstance(data, str):
+        if _HALVES.search(data):
+            yield path
+    elif isinstance(data, Mapping):
+        for key, value in data.items():
+            if isinstance(key, str) and _HALVES.search(key):
+                yield path
+            yield from not_text(value, (*path, key))
+    elif isinstance(data, list | tuple):
+        for index, value in enumerate(data):
+            yield from not_text(value, (*path, index))
 
 
 def field_name(path: Path) -> str:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from functools import partial, wraps
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import name_parts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, needed_there
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explain
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.giving_way import Room
@@ -407,16 +408,10 @@ def _turns(missing: Iterable[tuple[Need, int]]) -> Iterator[Turn]:
 
 def _size_rank(fleet: Fleet, need: Need, hinted: bool, last: bool) -> Rank:
     """By priority, then who needs nobody to make room, then who has a hint, then the largest first, then by name."""
-    memory = max(need.memory_mib, 1024 * _gigabytes(need.profile or ""))
+    memory = max(need.memory_mib, 1024 * name_parts(need.profile)[1] if need.profile else 0)
     priority, level = fleet.rulebook.turn(need)
     size = (need.isolation != "exclusive", -need.count, not must_join(need), -memory, -(need.compute or 0))
     return (-priority, level, last, not hinted, *size, need.service)
-
-
-def _gigabytes(profile: str) -> int:
-    """The GB in a profile's name: all that is known of its size before a board is."""
-    digits = profile.partition(".")[2].partition("gb")[0]
-    return int(digits) if digits.isdigit() else 0
 
 
 def _waits(draft: Draft, missing: Iterable[tuple[Need, int]]) -> Iterator[Placement]:

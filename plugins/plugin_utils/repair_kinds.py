@@ -55,6 +55,7 @@ COSTS: t.Final[Mapping[str, int]] = {
     "release": 300,
     "uncordon": 300,
     "shared_max": 300,
+    "shared_compute": 320,
     "borrow": 340,
     "quota": 350,
     "spread": 400,

@@ -360,7 +360,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     ),
     "a health path that ends the line": (
         {"health": '{port: http, path: "/h\\0"}'},
-        r"m/a.yml:9: health.path: '/h\x00' does not have the right form; it must match ^/[!-~]*$",
+        "m/a.yml:9: health.path: it has half a character or a NUL, which no text has; write the character itself",
     ),
     "a warm-up that paints the terminal": (
         {"health": "{port: http}", "rollout": '{warm_up: {path: "/\\e[31m"}}'},
@@ -368,7 +368,19 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     ),
     "a target with a control character": (
         {"volumes": '[{source: a, target: "/a\\0"}]'},
-        r"m/a.yml:9: volumes[0].target: '/a\x00' does not have the right form; it must match ^/[^\s\x00-\x1f\x7f-\x9f]*$",
+        "m/a.yml:9: volumes[0].target: it has half a character or a NUL, which no text has; write the character itself",
+    ),
+    "half a character": (
+        {"team": '"cl\\ud800aims"'},
+        "m/a.yml:3: team: it has half a character or a NUL, which no text has; write the character itself",
+    ),
+    "a whole text of them": (
+        {"env": '{NAME: "a\\0b"}'},
+        "m/a.yml:9: env.NAME: it has half a character or a NUL, which no text has; write the character itself",
+    ),
+    "a size below nothing": (
+        {"gpu": "{isolation: slice, memory: -1}"},
+        "m/a.yml:7: gpu.memory: -1 has no unit; write '8 GiB'",
     ),
     "too long a path": (
         {"route": f"{{path: /{'a' * 255}}}"},

@@ -26,7 +26,8 @@ def explained(gpus: int, gpu: str, parameters: str, context: int = 8192) -> list
 def test_a_context_that_is_too_long_is_told_how_long_it_may_be() -> None:
     (found,) = explained(1, "{isolation: slice}", "30e9", context=300_000)
     told = re.fullmatch(
-        r"the largest slice here has 80384 MiB: ask for no more \(of its 'model', 'context' times 'concurrency' of at most (\d+) tokens\)",
+        r"the largest slice of a100-sxm4-80gb has 80384 MiB: ask for no more "
+        r"\(of its 'model', 'context' times 'concurrency' of at most (\d+) tokens\)",
         found.changes[0].sentence,
     )
     assert told is not None
@@ -38,14 +39,14 @@ def test_a_context_that_is_too_long_is_told_how_long_it_may_be() -> None:
 def test_weights_that_are_too_large_are_told_of() -> None:
     (found,) = explained(1, "{isolation: slice}", "45e9")
     assert found.changes[0].sentence == (
-        "the largest slice here has 80384 MiB: ask for no more "
+        "the largest slice of a100-sxm4-80gb has 80384 MiB: ask for no more "
         "(the weights of its 'model' alone have more: a smaller one, or fewer 'bytes_per_parameter')"
     )
 
 
 def test_who_says_itself_how_much_it_needs_is_told_nothing_of_its_model() -> None:
     (found,) = explained(1, "{memory: 85000 MiB}", "8e9")
-    assert found.changes[0].sentence == "the largest slice here has 80384 MiB: ask for no more"
+    assert found.changes[0].sentence == "the largest slice of a100-sxm4-80gb has 80384 MiB: ask for no more"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import planned, propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Limit, Problem, Quota, Rules, Workspace
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Limit, Problem, Quota, Resources, Rules, Workspace
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, gpu, host, l40s, need, place, problem
 
@@ -148,7 +148,7 @@ def test_who_names_only_a_profile_is_told_of_another_one() -> None:
     """Without it nobody would know how much memory it needs."""
     a30 = gpu(0, board="a30", memory_mib=24576, geometry=A30)
     (found,) = proposals(problem([host(a30)], [need("wanted", memory_mib=0, profile="3g.40gb")]))
-    assert (found.cause, found.changes[0].sentence) == ("profile", "ask for 4g.24gb, the largest there: a30 has no 3g.40gb that serves")
+    assert (found.cause, found.changes[0].sentence) == ("profile", "ask for 4g.24gb: a30 has no 3g.40gb that serves")
 
 
 def test_no_more_ports_are_asked_for_than_are_missing() -> None:
@@ -239,3 +239,118 @@ def test_a_port_that_one_of_its_own_has_is_told_without_who_has_it(together: boo
     assert {each.sentence for each in found} == {
         "leave the host port out (only one replica on a host can have that of 'http'), and a free one is chosen"
     }
+
+
+@pytest.mark.parametrize("preemption", [False, True])
+@pytest.mark.parametrize("isolation", ["exclusive", "slice", "shared"])
+def test_of_all_who_are_higher_the_lowest_is_asked_wherever_it_is(isolation: str, preemption: bool) -> None:
+    hosts = [host(gpu(0, f"h{number}"), name=f"h{number}", modes=("mig", "shared", "whole")) for number in range(6)]
+    size = 80896 if isolation == "shared" else 60000  # nothing is left of a GPU
+    holders = [need(f"u{priority}", isolation, size, priority=priority) for priority in (95, 94, 93, 92, 91, 60)]
+    asked = replace(problem(hosts, [*holders, need("wanted", isolation, size, priority=50)]), preemption=preemption)
+    (found,) = proposals(asked)
+    allow = "" if preemption else " and allow fleet_preemption"
+    assert (found.cause, found.sentence) == ("priority", f"raise its priority to 61{allow}: u60-1 would give way")
+
+
+def test_who_takes_two_gpus_is_raised_above_the_higher_of_the_two() -> None:
+    holders = [need(f"u{priority}", "exclusive", priority=priority) for priority in (70, 60)]
+    asked = problem([host(gpu(0), gpu(1))], [*holders, need("wanted", "exclusive", count=2, priority=50)])
+    (found,) = proposals(replace(asked, preemption=True))
+    assert found.sentence == "raise its priority to 71: u60-1 and u70-1 would give way"
+
+
+def test_somebody_of_the_same_priority_is_in_the_way_before_somebody_higher() -> None:
+    holders = [need("u90", "exclusive", priority=90), need("peer", "exclusive", priority=50)]
+    (found,) = proposals(problem([host(gpu(0), gpu(1))], [*holders, need("wanted", "exclusive", priority=50)]))
+    assert (found.cause, found.changes[0].sentence) == (
+        "in use",
+        "raise its priority to 51 and allow fleet_preemption: peer-1 would give way",
+    )
+
+
+def test_moves_are_tried_where_somebody_is_in_the_way_of_any_place() -> None:
+    """Nearest is the host that could have its data, and has neighbours that it stays apart from; on the other one a peer could move."""
+    needs = [
+        need("near", "exclusive", resources=Resources(4)),
+        need("peer", "exclusive"),
+        need("wanted", "exclusive", resources=Resources(8)),
+    ]
+    hosts = [host(gpu(0), gpu(1), capacity=Resources(8, None, None, None)), host(gpu(0, "h2"), name="h2")]
+    asked = problem(hosts, needs, [place("near", "0", mode="whole"), place("peer", "0", on="h2", mode="whole")])
+    (found,) = proposals(asked)
+    assert found.changes[0].sentence == "allow fleet_moves: 1, and peer-1 would move"
+
+
+def test_a_host_that_may_not_have_its_data_and_has_no_gpu_for_it_either_names_no_cause() -> None:
+    home = host(l40s(0), data_classes=("pii",))
+    other = host(gpu(0, "h2", cordoned=True), name="h2")
+    (found,) = proposals(problem([home, other], [need("wanted", "exclusive", models=("a100",), data_class="pii")]))
+    assert (found.cause, found.changes[0].kind) == ("model", "models")
+
+
+def test_a_quota_is_raised_by_what_one_replica_lacks_and_for_the_next_by_what_both_do() -> None:
+    before = [place("mine", "0:1g.10gb@0")]
+    needs = [need("mine", team="claims"), need("wanted", memory_mib=15000, team="claims", replicas=2), need("later", team="claims")]
+    asked = replace(problem([host(gpu(), gpu(1))], needs, before), quotas=(Quota("claims", (Limit("memory", 12000),)),))
+    told = {f"{each.service}-{each.replica}": each.sentence for each in proposals(asked)}
+    slice_mib, large_mib = 9856, 19968
+    assert told["later-1"] == f"raise the quota of claims by {2 * slice_mib - 12000} MiB (fleet_quotas)"
+    assert told["wanted-1"] == f"raise the quota of claims by {slice_mib + large_mib - 12000} MiB (fleet_quotas)"
+    assert told["wanted-2"] == f"raise the quota of claims by {slice_mib + 2 * large_mib - 12000} MiB (fleet_quotas)"
+
+
+def test_what_a_team_has_borrowed_stays_borrowed_when_its_quota_is_raised() -> None:
+    quotas = Quota("claims", (Limit("gpus", 1),), "bank", borrow=True), Quota("fraud", (Limit("gpus", 2),), "bank", lend=True)
+    needs = [*(need(f"s{number}", "exclusive", team="claims") for number in range(3)), need("wanted", "exclusive", team="claims")]
+    before = [place(f"s{number}", str(number), mode="whole") for number in range(3)]
+    asked = replace(problem([host(*(gpu(number) for number in range(4)))], needs, before), quotas=quotas)
+    asked = replace(asked, workspaces=(Workspace("bank", (Limit("gpus", 3),)),))
+    (found,) = proposals(asked)
+    assert found.changes[0].sentence == "raise the quota of claims by 1 GPU and that of workspace bank by 1 GPU (fleet_quotas)"
+
+
+def test_services_of_other_environments_take_a_quota_first() -> None:
+    hosts = [host(gpu()), host(gpu(0, "h2"), name="h2", environment="training")]
+    needs = [need("first", "exclusive", team="claims", priority=80), need("wanted", "exclusive", team="claims", environment="training")]
+    told = {each.service: each.sentence for each in proposals(limited(problem(hosts, needs), 0))}
+    assert told == {
+        "first": "raise the quota of claims by 1 GPU (fleet_quotas)",
+        "wanted": "raise the quota of claims by 2 GPUs (fleet_quotas)",
+    }
+
+
+def test_without_work_left_a_quota_is_still_what_helps_where_nothing_else_could() -> None:
+    needs = [need("mine", "exclusive", team="claims"), need("wanted", "exclusive", team="claims")]
+    asked = limited(problem([host(gpu(0)), host(gpu(0, "h2"), name="h2")], needs, [place("mine", "0", mode="whole")]), 1)
+    solution = make_plan(asked)
+    assert [each.changes for each in propose(asked, solution, budget=0)] == [()]
+    assert [each.help for each in solution.unplaced] == ["raise what fleet_quotas gives to claims"]
+
+
+def test_of_very_many_without_a_place_each_is_told_what_it_could_ask_for_itself() -> None:
+    """Sixty who wait, each for a reason of its own, on eight hosts with much room."""
+    hosts = [host(gpu(0, f"h{number}"), gpu(1, f"h{number}"), name=f"h{number}", listening=frozenset({9000})) for number in range(8)]
+    kinds: dict[str, dict[str, t.Any]] = {
+        "models": {"models": ("h900",)},
+        "memory": {"isolation": "exclusive", "memory_mib": 90000},
+        "port": {"ports": (("http", 9000),)},
+        "profile": {"profile": "1g.12gb"},
+        "count": {"isolation": "exclusive", "count": 3},
+        "environment": {"environment": "training"},
+    }
+    needs = [need(f"{kind}-{number}", priority=50 + number, **more) for kind, more in kinds.items() for number in range(10)]
+    told = {each.service: each.changes[0].kind for each in proposals(problem(hosts, needs))}
+    assert told == {each.service: each.service.partition("-")[0] for each in needs}
+
+
+def test_a_profile_that_no_board_has_is_told_the_nearest_and_not_the_largest() -> None:
+    (found,) = proposals(problem([host(gpu())], [need(memory_mib=0, profile="1g.5gb")]))
+    assert found.changes[0].sentence == "ask for 1g.10gb: a100-sxm4-80gb has no 1g.5gb that serves"
+
+
+def test_compute_that_is_shared_out_may_be_shared_out_more() -> None:
+    needs = [need("mine", "shared", compute=0.7), need("wanted", "shared", compute=0.35)]
+    before = [place("mine", "0", mode="shared")]
+    (found,) = proposals(problem([host(l40s(0), modes=("shared",))], needs, before))
+    assert [change.sentence for change in found.changes] == ["raise fleet_shared_compute of h1 to 1.05", *found.sentence.split(", or ")[1:]]

@@ -390,7 +390,7 @@ FIRST: dict[str, tuple[Problem, dict[str, str], str, str]] = {
         ),
         {"nb-1": "2026-12-01"},
         "profile",
-        "the largest slice here has 80384 MiB: ask for no more",
+        "the largest slice of a100-sxm4-80gb has 80384 MiB: ask for no more",
     ),
     "another environment, and another isolation there": (
         problem([host(l40s(), environment="staging")], [need(models=("l40s",))]),

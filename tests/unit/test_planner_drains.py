@@ -280,3 +280,27 @@ def test_facts_that_were_published_before_there_were_drains_are_planned_as_ever(
     for each in hosts.values():
         del each["facts"]["drains_idle"], each["facts"]["host"]["drain"], each["facts"]["gpus"][0]["drain"]
     assert plan(hosts).unplaced == []
+
+
+def test_a_drained_place_is_left_for_another_where_it_is_itself_all_that_the_quota_lacks() -> None:
+    """Others who wait look for room first, and find that nobody of its kind may have more: it gives back what it takes."""
+    drained = host(gpu(0, "a", slices="3g.40gb@4", drain=SOFT), name="a")
+    free = host(gpu(0, "b", slices="3g.40gb@4"), gpu(1, "b"), gpu(2, "b", slices="3g.40gb@0 3g.40gb@4"), name="b")
+    needs = [
+        need("asr", profile="3g.40gb", team="t"),
+        need("fraud", profile="3g.40gb", team="t"),
+        need("train", "shared", 10000, priority=90, sharing="mps"),
+        need("embed", memory_mib=11000),
+        need("rank", memory_mib=36000, replicas=2, team="t"),
+    ]
+    before = [
+        place("asr", "0:3g.40gb@4", on="a"),
+        place("fraud", "2:3g.40gb@4", on="b"),
+        place("rank", "0:3g.40gb@4", on="b"),
+        place("rank", "2:3g.40gb@0", replica=2, on="b"),
+    ]
+    asked = Problem((drained, free), tuple(needs), tuple(before), quotas=(Quota("t", (Limit("memory", 4 * 40448),)),), moves=3)
+    found = make_plan(asked)
+    assert {each.host for each in found.placements} == {"b"}
+    assert not found.waiting
+    assert make_plan(planned(asked, found)).placements == found.placements

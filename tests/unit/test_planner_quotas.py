@@ -377,3 +377,10 @@ def test_steps_stay_in_the_fleet_file_until_somebody_else_moves() -> None:
     assert "steps:\n  - 'move" in second.fleet
     third = run({**manifests, **wide}, second, ["", ""])
     assert (third.fleet, third.steps) == (second.fleet, [])
+
+
+def test_a_new_service_of_a_board_that_nobody_knows_is_told_so() -> None:
+    found = planned({"receipt-ocr": {"gpu": "{memory: 8 GiB, models: [h1000]}"}})
+    assert [each["service"] for each in found.unplaced] == ["receipt-ocr"]
+    line = "manifests/receipt-ocr.yml:7: gpu.models[0]: no board has 'h1000' in its name; did you mean 'h100'?"
+    assert [each for each in found.notes if "no board" in each] == [line]

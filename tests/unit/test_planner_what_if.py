@@ -5,17 +5,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import typing as t
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.action.plan import run
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, what_if
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import explain_plans
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota, Rules, Solution, Unplaced
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import Answer, WhatIf, boards_of
 from decide_world import DIGEST, facts, gpu, gpu_facts, host, l40s, manifest_text, need, place, problem
 
@@ -181,3 +182,25 @@ def test_a_question_that_names_nothing_or_a_host_twice_is_refused(question: dict
     with pytest.raises(FleetError) as caught:
         ask(problem([host(gpu()), host(name="h2")], [need()]), **question)
     assert str(caught.value) == f"fleet_what_if: {line}"
+
+
+@pytest.mark.parametrize(("replicas", "count"), [(72, 1), (17, 4)])
+def test_a_group_larger_than_what_is_tried_first_is_counted_all_the_same(replicas: int, count: int) -> None:
+    group = need(isolation="exclusive", count=count, replicas=replicas, rules=Rules(all_or_nothing=True))
+    assert many(problem([host(gpu())], [group]), board="a100")["gpus"] == replicas * count - (count == 1)
+
+
+def test_the_fewest_are_told_where_very_many_would_serve_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a plan for very many GPUs might, which nobody proves to be the best."""
+    plain = what_if.make_plan
+
+    def worse(given: Problem) -> Solution:
+        solution = plain(given)
+        lost = solution.placements[-1:] if sum(len(each.gpus) for each in given.hosts) > 40 else ()
+        unplaced = (*solution.unplaced, *(Unplaced(each.service, each.replica, "lost", "nothing") for each in lost))
+        return dataclasses.replace(solution, unplaced=unplaced, placements=solution.placements[: len(solution.placements) - len(lost)])
+
+    monkeypatch.setattr(what_if, "make_plan", worse)
+    needs = [need(isolation="exclusive", replicas=9), need("never", "exclusive", models=("h900",))]
+    found = many(problem([host(gpu())], needs), board="a100", gpus=4)
+    assert (found["gpus"], len(found["unplaced"])) == (8, 1)

@@ -86,3 +86,22 @@ def test_every_replica_of_a_fleet_of_chance_has_one_line_and_asking_changes_noth
     again = planned(asked, solution)
     assert {each.change for each in why_here(again, make_plan(again))} == {"kept"}
     assert make_plan(asked) == solution
+
+
+def test_where_another_host_would_do_as_well_it_is_named_and_where_it_would_do_better_too() -> None:
+    """As the plan for all, or the turn before, may have it."""
+    fleet = [host(gpu(0, name), name=name) for name in ("h1", "h2")]
+    asked = problem(fleet, [need(profile="1g.10gb")])
+    there = make_plan(problem(fleet[1:], asked.needs))
+    (told,) = why_here(asked, there)
+    assert told.text.endswith("; h1 would do as well")
+    cut = problem([host(gpu(0, slices="1g.10gb@6")), fleet[1]], asked.needs)
+    (told,) = why_here(cut, there)
+    assert told.text.endswith(
+        "; by itself it would go to h1 now (the least change to a GPU): the plan for all, or an earlier turn, has it here"
+    )
+
+
+def test_of_hosts_that_do_as_well_the_one_with_more_gpus_is_no_first_by_name() -> None:
+    fleet = [host(gpu(0)), host(gpu(0, "h2"), gpu(1, "h2"), name="h2")]
+    assert lines(problem(fleet, [need()]))[0].endswith("; all do as well, so the one with more GPUs, then by boards, CPUs and policy")

@@ -242,3 +242,11 @@ def test_joined_gpus_are_asked_for_in_a_manifest_and_found_in_the_facts() -> Non
         several[number]["nvlink"] = [several[peer]["pci"] for peer in peers]
     (line,) = plan([train], given=given).plans["h1"].data["services"]
     assert line["gpus"] == ["GPU-h1-0", "GPU-h1-2"]
+
+
+def test_one_machine_under_two_names_is_not_given_away_twice() -> None:
+    given = hosts()
+    given["h3"] = {"facts": given["h1"]["facts"], "policy": {"fleet_environment": "production"}}
+    hint = "is it one machine under two names? keep one of them in the inventory"
+    with pytest.raises(FleetError, match=f"^host h3: facts.gpus: h1 has GPU GPU-h1-0, too; {hint.replace('?', '[?]')}$"):
+        plan(given=given)

@@ -161,3 +161,12 @@ def test_a_node_that_few_requests_can_use_is_worth_less_where_no_more_than_is_of
     assert (large, small) == (4000, 2000)
     assert large_offered == pytest.approx(4000, rel=0.02)
     assert small_offered == pytest.approx(1000, rel=0.02)
+
+
+@QUICK
+@given(COUNTS, STATES)
+def test_the_best_futures_are_worth_no_less_than_all_of_them_and_no_more_than_is_free(counts: t.Any, many: t.Any) -> None:
+    expected = demand(counts)
+    every, half, best = (Futures(expected, counted=part).fill(rows(many)) for part in (1.0, 0.5, 0.01))
+    assert all(a <= b + 1e-9 <= c + 2e-9 for a, b, c in zip(every, half, best, strict=True))
+    assert all(worth <= sum(state[3]) for worth, state in zip(best, many, strict=True))

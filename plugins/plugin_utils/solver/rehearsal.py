@@ -17,7 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fragmentation 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.pool import UNFORESEEN, Pool
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.ranking import FUTURES, POLICIES, Chooser, Policy
 
-NODES_REPLAYED = 32
+NODES_REPLAYED = 64
 """At most so many nodes stand for the fleet in a replay,"""
 REQUESTS_REPLAYED = 240
 """and so many that about so many requests fill them, but"""
@@ -27,7 +27,7 @@ ROUNDS = (4, 4)
 FINALISTS = 3
 LEAST_AHEAD = 0.001
 """Of the GPUs, by which another policy has to beat the present one,"""
-ERRORS_AHEAD = 1.0
+ERRORS_AHEAD = 2.0
 """and by how many standard errors of the difference."""
 KINDS_REPLAYED = 512
 
