@@ -38,7 +38,22 @@ class _Disk(_Part):
     total_mib: Mib | None = None
 
 
+class _System(_Part):
+    id: str | None = None
+    version: str | None = None
+
+
+class _Compiler(_Part):
+    installed: str | None = None
+    kernel: str | None = None
+    matching: bool | None = None
+
+
 class _Machine(_Part):
+    os: _System | None = None
+    kernel: str | None = None
+    gcc: _Compiler | None = None
+    boot_id: str | None = None
     cpus: t.Annotated[float, Field(ge=0)] | None = None
     memory_mib: Mib | None = None
     shm_mib: Mib | None = None
@@ -94,6 +109,7 @@ class _Gpu(_Part):
     name: str | None = None
     device_id: str | None = None
     compute_capability: str | None = None
+    virtualization: str | None = None
     state: str | None = None
     memory_mib: Mib | None = None
     mig: _Mig | None = None
@@ -139,8 +155,42 @@ class _Container(_Part):
     devices: list[str] | None = None
 
 
+class _Driver(_Part):
+    present: bool | None = None
+    version: str | None = None
+    cuda: str | None = None
+    flavour: str | None = None
+
+
+class _Docker(_Part):
+    present: bool | None = None
+    version: str | None = None
+    cdi: bool | None = None
+    runtimes: list[str] | None = None
+
+
+class _Engine(_Part):
+    docker: _Docker | None = None
+    cdi_specs: list[str] | None = None
+
+
+class _Lease(_Part):
+    name: str
+    ends: str
+    ended: str | None
+
+
+class _Carried(_Part):
+    serial: Count
+    digest: str
+
+
 class _Facts(_Part):
     host: _Machine
+    driver: _Driver | None = None
+    engine: _Engine | None = None
+    leases: list[_Lease] | None = None
+    plan: _Carried | None = None
     gpus: list[_Gpu]
     geometries: dict[str, _Geometry]
     passthrough: list[_GivenAway] | None = None

@@ -352,18 +352,20 @@ def _hosts(
             states.append(down_host(name, policy) if gone else host_of(name, facts, policy, catalogue, placements))
         except FleetError as error:
             errors.append(error)
-    raise_all([*errors, *_twice(states)])
+    raise_all([*errors, *_twice(states, hosts)])
     return states
 
 
-def _twice(states: Iterable[Host]) -> Iterator[FleetError]:
-    """A line for each host with a GPU that another one has, too: one machine under two names would be given away twice."""
-    owners: dict[str, str] = {}
+def _twice(states: Iterable[Host], hosts: Mapping[str, Mapping[str, t.Any]]) -> Iterator[FleetError]:
+    """A line for each host that is another one under a second name: all that it has would be given away twice."""
+    owners: dict[tuple[str, str], str] = {}
     for host in states:
-        shared = next((gpu for gpu in host.gpus if gpu.uuid and owners.setdefault(gpu.uuid, host.name) != host.name), None)
-        if shared is not None:
-            hint = "is it one machine under two names? keep one of them in the inventory"
-            yield FleetError(f"{owners[shared.uuid]} has GPU {shared.uuid}, too", file=f"host {host.name}", field="facts.gpus", hint=hint)
+        boot = None if host.down else hosts[host.name]["facts"]["host"].get("boot_id")
+        uuids = [gpu.uuid for gpu in host.gpus if gpu.uuid and boot is not None]
+        other = next((owners[uuid, boot] for uuid in uuids if owners.setdefault((uuid, boot), host.name) != host.name), None)
+        if other is not None:
+            wrong = f"its GPUs are those of {other}, and both have been up since the same start: one machine under two names"
+            yield FleetError(wrong, file=f"host {host.name}", field="facts.gpus", hint="keep one of them in the inventory")
 
 
 def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], before: Collection[Placement], solution: Solution) -> list[str]:

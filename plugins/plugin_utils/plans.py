@@ -139,7 +139,7 @@ def make_host_plan(
     layout = _layout_lines(host, solution, facts, [] if previous is None else previous.data["layout"], adopting)
     kept = frozenset(adopted)
     services = [_service_line(placement, digests[placement.service], placement.service in kept) for placement in _of_host(host, solution)]
-    by_uuid = {gpu["uuid"]: gpu for gpu in facts["gpus"]}
+    by_uuid = {gpu.get("uuid"): gpu for gpu in facts["gpus"]}
     touched = [by_uuid[line["gpu"]] for line in layout if "mode" in line]
     base = [plan_record.state_of(gpu) for gpu in touched]
     digest = plan_record.digest_of_plan(layout, services)

@@ -347,6 +347,12 @@ def with_instance(**more: t.Any) -> dict[str, t.Any]:
         (facts(containers=["web"]), "containers[0]: expected a mapping, found 'web'"),
         (facts(passthrough=[{"identity": "card"}]), "passthrough[0].identity: expected a mapping, found 'card'"),
         ({**facts(), "gpus": "none"}, "gpus: expected a list, found 'none'"),
+        (facts(driver="580.105.08"), "driver: expected a mapping, found '580.105.08'"),
+        (facts(engine={"docker": {"runtimes": "nvidia"}}), "engine.docker.runtimes: expected a list, found 'nvidia'"),
+        (facts(host={"os": "debian"}), "host.os: expected a mapping, found 'debian'"),
+        (facts(leases=[{"name": "hub-1", "ended": None}]), "leases[0]: the field 'ends' is missing"),
+        (facts(plan={"serial": 3}), "plan: the field 'digest' is missing"),
+        (facts([{**ONE, "virtualization": 3}]), "gpus[0].virtualization: expected text, found 3"),
     ],
 )
 def test_damaged_facts_name_host_and_field_and_are_to_be_gathered_anew(damaged: dict[str, t.Any], line: str | None) -> None:
