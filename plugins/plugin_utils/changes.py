@@ -21,13 +21,11 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Gpu,
     Host,
     Need,
-    Placement,
     Problem,
     Solution,
     planned,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Change, Proposal, change_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import TeamBooks
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     COSTS,
     LOSERS,
@@ -46,22 +44,21 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     without,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.trials import Key, Trials
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_place
 
 #: How many changes are tried for one service before a host is added.
 TRIES: t.Final = 8
 #: Work for all services together, in units of about ten microseconds of a controller's core.
 BUDGET: t.Final = 40_000
-#: From how many on the others are asked together.
-MANY: t.Final = 24
 #: At most so many GPUs are added to find out how many it takes.
 MOST_GPUS: t.Final = 64
 #: Kinds that may need any host of the fleet, and not only the one where the place is: others use a raised quota elsewhere.
 _WIDE: t.Final = frozenset({"borrow", "moves", "preemption", "priority", "quota", "replicas"})
-# That others have the place.
-_OF_OTHERS: t.Final = frozenset({"in use", "priority", "lease"})
+# What others may take away by going somewhere else.
+_OF_OTHERS: t.Final = frozenset({"in use", "priority", "lease", "apart", "together", "host cpus", "host memory", "host shm", "host disk"})
 # What may be in the way of many GPUs at once.
 _OF_GPUS: t.Final = frozenset({"drain", "cordon", "lost", "outsider", "pinned layout", "policy mode"})
-Key = tuple[str, int]
 
 
 @without_sweeps
@@ -119,8 +116,8 @@ class _Known:
     hosts: int = 1
 
 
-class Search:
-    """The search of one solution's changes. ``left``: the work that may still be spent."""
+class Search(Trials):
+    """The search of one solution's changes."""
 
     def __init__(
         self,
@@ -131,47 +128,21 @@ class Search:
         budget: int,
         models: Mapping[str, Callable[[Option], Option]],
     ) -> None:
-        self.now = planned(problem, solution)
+        super().__init__(problem, solution, leases, budget)
         self.solution = solution
         self.leases = leases
         self.kinds = Kinds(self.now, boards)
         self.models = models
-        self.many = len(solution.unplaced) > MANY and len(solution.unplaced) * len(problem.hosts) > 16 * MANY
-        # Of many, most are only served by what serves all.
-        self.budget = self.left = budget // 2 if self.many else budget
-        # No single plan may take so much that nothing is left for the others.
-        self.share = self.budget // 10
         # For seeing what changes do in the whole fleet, and not only where they are made.
         self.proving = budget // 4 if self.many else budget
-        self.scene = Scene(self.now, solution, leases)
-        self.placed = {(place.service, place.replica) for place in solution.placements}
-        self.missing: dict[str, int] = {}
-        for each in solution.unplaced:
-            self.missing[each.service] = self.missing.get(each.service, 0) + 1
-        self.on_host: dict[str, set[str]] = {}
-        self.at: dict[str, list[Placement]] = {}
-        self.earlier: dict[tuple[str, int, str], set[str]] = {}
         self.known: dict[Need, _Known] = {}
         self.movers: list[str] = []
         # By edits: who has a place in the whole fleet after them.
         self.whole: dict[tuple[Edit, ...], set[Key] | None] = {}
         # By change, environment and priority: who has a place after it, and of them who had to leave another one.
         self.held: dict[tuple[t.Any, ...], tuple[set[Key], list[str]]] = {}
-        self.books = TeamBooks(self.now, self.scene)
-        # Services that wait and could have no place by what is tried: plans do without them.
-        self.aside: frozenset[str] = frozenset()
         # Of the service that is looked at: replicas that only wait for the others of their group.
         self.words: dict[int, str] = {}
-        for place in self.now.previous:
-            self.on_host.setdefault(place.host, set()).add(place.service)
-            self.at.setdefault(place.service, []).append(place)
-        # Of a service that is only there, nobody new is looked for.
-        last = {service: max(place.replica for place in places) for service, places in self.at.items()}
-        self.trimmed = {
-            each.service: each if each.replicas <= last[each.service] else replace(each, replicas=last[each.service])
-            for each in self.now.needs
-            if each.service in last
-        }
 
     def of_service(self, need: Need, replicas: Sequence[int]) -> Iterator[Proposal]:
         """One proposal for each replica of a service, the first ones with the cheapest change that serves them."""
@@ -224,7 +195,8 @@ class Search:
         spots = scene.spots(need, f"{need.service}-{number}")
         found = [(spot.cause, combined(spot.host, choice)) for spot in spots[:4] for choice in choices_of(spot)]
         cause = self._binding(need, spots)
-        held = next((word for word in (cause, *_causes_of(spots)) if word in _OF_OTHERS), None)
+        causes = [cause, *(blocker.cause for spot in spots for blocker in spot.blockers)]
+        held = next((word for word in causes if word in _OF_OTHERS), None)
         if held is not None and self.now.moves < 8:
             found.append((held, Option("moves", COSTS["moves"], "", (Edit("fleet", "", "moves", 8),))))
         if cause == "host down":
@@ -248,7 +220,7 @@ class Search:
             return self.scene.misfit(need) or "in use" if any(host.gpus for host in hosts) else "no GPU"
         if all(asks_otherwise(spot.blockers) for spot in spots) and self._to_bring_back(need):
             return "host down"
-        nearest = min(spots, key=_remoteness)
+        nearest = min(spots, key=lambda spot: spot.remoteness)
         return nearest.cause if nearest.blockers else self._site_cause(need)
 
     def _to_bring_back(self, need: Need) -> list[str]:
@@ -395,11 +367,6 @@ class Search:
         holds = set(lost) <= set(change.lost) and all((need.service, number) in now for number in served)
         return (lost, pushed) if holds else None
 
-    def after(self, problem: Problem) -> set[Key]:
-        """Who has a place in a plan of the whole fleet: in earnest, unless too many wait for that."""
-        needs = tuple(need for need in problem.needs if need.service not in self.aside)
-        return {(place.service, place.replica) for place in make_plan(replace(problem, needs=needs), trial=self.many).placements}
-
     def _also(self, need: Need, change: Change, rest: Sequence[int]) -> set[int]:
         """Whom a change of the service's own manifest serves on other hosts than the one that it was tried on."""
         if not rest or self.many or any(edit[:2] != ("service", need.service) for edit in change.edits):
@@ -437,7 +404,7 @@ class Search:
         known = {(place.service, place.replica): place for place in problem.previous}
         gone = [key for key in known if key in self.placed and key not in places and f"{key[0]}-{key[1]}" not in option.lost]
         now = {number for service, number in places if service == need.service and (service, number) not in self.placed}
-        self.movers = sorted(place.name for key, place in places.items() if key in known and _elsewhere(place, known[key]))
+        self.movers = sorted(place.name for key, place in places.items() if key in known and not same_place(place, known[key]))
         return None if gone or not set(targets) <= now else now
 
     def _is_own(self, need: Need, option: Option) -> bool:
@@ -456,64 +423,6 @@ class Search:
         if option.kind == "hosts":
             return set()
         return {option.host} if option.host else None
-
-    def reduced(self, need: Need, hosts: set[str] | None, alone: bool = False) -> Problem:
-        """The problem with only who matters: whoever is on these hosts (on all without any named), and who waits and comes before this one.
-
-        ``alone``: nobody else who waits.
-
-        Whoever has a place on a host that is left out keeps it, as in every run that does not see a host.
-        """
-        # Whom it goes together with has to be there first, whatever comes before.
-        before = set() if alone else self._before(need).union(self.missing.keys() & set(need.rules.together)) - self.aside
-        here = (
-            set(self.trimmed)
-            if hosts is None
-            else {service for host in hosts for service in self.on_host.get(host, ())} & set(self.trimmed)
-        )
-        kept = sorted({need.service, *before, *here})
-        needs = tuple(self.scene.needs[each] if each == need.service or each in before else self.trimmed[each] for each in kept)
-        seen = self.now.hosts if hosts is None else tuple(each for each in self.now.hosts if each.name in hosts)
-        # Whoever waits for a better place on a host that is left out would seem to have one that is right there, and comes before this one.
-        names = {each.name for each in seen}
-        places = tuple(
-            place
-            for each in kept
-            for place in self.at.get(each, ())
-            if place.host in names or (place.service, place.replica) in self.placed
-        )
-        return replace(self.now, hosts=seen, needs=needs, previous=places)
-
-    def _before(self, need: Need) -> set[str]:
-        """Services that lack a place, are not after this one, and could take what it needs: on hosts of its environment, or of a quota."""
-        purse = self.books.purse(need)
-        key = (need.environment, need.priority, purse)
-        if key not in self.earlier:
-            known = (self.scene.needs[service] for service in self.missing)
-            self.earlier[key] = {
-                each.service
-                for each in known
-                if each.priority >= need.priority and (each.environment == need.environment or (purse and self.books.purse(each) == purse))
-            }
-        return self.earlier[key]
-
-    def plan(self, problem: Problem, seen: set[str] | None = None) -> Solution | None:
-        """A plan, if there is work left for it. ``seen``: as :meth:`TeamBooks.shifted`."""
-        return make_plan(self.books.shifted(problem, seen), trial=True) if self.affords(problem) else None
-
-    def affords(self, problem: Problem, most: int | None = None) -> bool:
-        """Is there work left for a plan? Then it is spent. ``most``: that one plan may take, :attr:`share` unless it is said."""
-        waiting = max(sum(need.replicas for need in problem.needs) - len(problem.previous), 0) + 1
-        # Whoever finds no place looks for others who could make room, too; and quotas are asked for every single profile.
-        search = 3 if problem.moves or problem.preemption else 1
-        work = 2 * search * waiting * (len(problem.hosts) + 1) + 10 * len(problem.previous) + sum(len(host.gpus) for host in problem.hosts)
-        work *= 2 if problem.quotas else 1
-        looked, self.scene.looked = self.scene.looked, 0
-        self.left -= 5 * looked
-        if work > min(self.share if most is None else most, self.left):
-            return False
-        self.left -= work
-        return True
 
     def _hosts(self, need: Need, replicas: Sequence[int], known: _Known) -> tuple[Change | None, set[int]]:
         """The fewest more hosts with a GPU (or as many as one replica needs) that serve the replicas: by doubling, then by halves.
@@ -558,19 +467,3 @@ class Search:
 
     def _is_down(self, name: str) -> bool:
         return any(host.name == name and host.down for host in self.now.hosts)
-
-
-def _remoteness(spot: Spot) -> tuple[t.Any, ...]:
-    """How far a place is from being right. Where somebody would first have to say that its data may be there too, something else being in
-    the way besides, is the last place that anybody thinks of."""
-    causes = {blocker.cause for blocker in spot.blockers}
-    elsewhere = 0 if "data class" not in causes else 1 if len(causes) == 1 else 3
-    return (max(elsewhere, 2 * asks_otherwise(spot.blockers)), spot.rank)
-
-
-def _causes_of(spots: Sequence[Spot]) -> Iterator[str]:
-    return (blocker.cause for spot in spots for blocker in spot.blockers)
-
-
-def _elsewhere(place: Placement, old: Placement) -> bool:
-    return (place.host, place.gpus, place.slice, place.mode) != (old.host, old.gpus, old.slice, old.mode)

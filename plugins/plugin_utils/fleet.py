@@ -358,7 +358,7 @@ def _hosts(
 
 def _twice(states: Iterable[Host], hosts: Mapping[str, Mapping[str, t.Any]]) -> Iterator[FleetError]:
     """A line for each host that is another one under a second name: all that it has would be given away twice."""
-    owners: dict[tuple[str, str], str] = {}
+    owners: dict[tuple[str, t.Any], str] = {}
     for host in states:
         boot = None if host.down else hosts[host.name]["facts"]["host"].get("boot_id")
         uuids = [gpu.uuid for gpu in host.gpus if gpu.uuid and boot is not None]

@@ -232,17 +232,22 @@ class Look:
         if state.cutter is None:
             return
         for profile in sorted(state.cutter.profiles.values(), key=lambda each: (-each.memory_mib, each.name)):
+            slower = bool(need.compute) and profile.sm < (need.compute or 0) * state.cutter.sm
             fits = profile.memory_mib < need.memory_mib or need.profile is not None
-            if not fits or "+" in profile.name or state.best_cut((profile.name,)) is None:
+            if not (fits or slower) or "+" in profile.name or state.best_cut((profile.name,)) is None:
                 continue
             edits = [Edit("service", need.service, "memory_mib", min(profile.memory_mib, need.memory_mib))]
             if need.profile is not None:
                 edits.append(Edit("service", need.service, "profile", profile.name))
             size = format_size(profile.memory_mib)
-            if need.compute and profile.sm < need.compute * state.cutter.sm:
-                part = int(100 * profile.sm / state.cutter.sm) / 100
+            part = int(100 * profile.sm / max(state.cutter.sm, 1)) / 100
+            if slower:
                 edits.append(Edit("service", need.service, "compute", part))
                 size += f" and {part:g} of the compute"
+            if not fits:
+                text = f"ask for {part:g} of the compute in place of {need.compute:g}: {self.where} has room for it"
+                yield option_of("compute", text, edits[-1], more=1 - part / (need.compute or 1))
+                return
             text = f"ask for {profile.name} ({size}) or less: {self.where} has room for it"
             share = profile.memory_mib / max(need.memory_mib, profile.memory_mib, 1)
             yield option_of("profile" if need.profile else "memory", text, *edits, more=1 - share)

@@ -18,7 +18,7 @@ from operator import add
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState
 
-Cost = tuple[int, ...]
+Cost = tuple[float, ...]
 States = tuple[GpuState, ...]
 
 

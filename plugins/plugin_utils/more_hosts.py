@@ -9,6 +9,7 @@ import itertools
 import typing as t
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import home
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join, new_gpus, width
@@ -28,8 +29,15 @@ def gpus_of(need: Need, gpu: Gpu) -> int:
 
 
 def _alone(need: Need, gpu: Gpu) -> bool:
-    host = host_with(need, None, gpu, "more-0001", need.count)
-    alone = replace(need, replicas=1, bars={}, rules=type(need.rules)(), ports=())
+    """Would one replica have a place on such a host? Many services ask for the same of GPUs, and nothing else counts there."""
+    alone = Need("one", "", need.isolation, need.memory_mib, count=need.count, profile=need.profile, compute=need.compute)
+    alone = replace(alone, sharing=need.sharing, nvlink=need.nvlink, keep_room=need.keep_room)
+    return need.wants(gpu.board) and _has_room(alone, Gpu("", "", gpu.board, gpu.memory_mib, gpu.geometry, mps_clients=gpu.mps_clients))
+
+
+@lru_cache(maxsize=1024)
+def _has_room(alone: Need, gpu: Gpu) -> bool:
+    host = host_with(alone, None, gpu, "more-0001", alone.count)
     return bool(make_plan(Problem((host,), (alone,)), trial=True).placements)
 
 

@@ -164,6 +164,14 @@ class Spot(t.NamedTuple):
         return tuple((blocker.cause, blocker.best) for blocker in self.blockers)
 
     @property
+    def remoteness(self) -> tuple[t.Any, ...]:
+        """How far it is from being right. Where somebody would first have to say that its data may be there too, something else being in
+        the way besides, is the last place that anybody thinks of."""
+        causes = {blocker.cause for blocker in self.blockers}
+        elsewhere = 0 if "data class" not in causes else 1 if len(causes) == 1 else 3
+        return (max(elsewhere, 2 * asks_otherwise(self.blockers)), self.rank)
+
+    @property
     def cause(self) -> str:
         """As :func:`cause_of`."""
         return cause_of(self.cheapest)

@@ -25,6 +25,8 @@ MODEL = "{parameters: 8.03e9, bytes_per_parameter: 2, layers: 32, kv_heads: 8, h
 
 TRITON = "{path: receipts/layout, inputs: [{name: image, type: FP32, dims: [3]}], outputs: [{name: boxes, type: INT64, dims: [4]}]}"
 
+NO_TEXT = "it has half a character or a NUL, which no text has; write the character itself"
+
 
 def data(**more: str) -> dict[str, t.Any]:
     return read_manifest("m.yml", manifest_text(**more)).data()
@@ -360,7 +362,7 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     ),
     "a health path that ends the line": (
         {"health": '{port: http, path: "/h\\0"}'},
-        "m/a.yml:9: health.path: it has half a character or a NUL, which no text has; write the character itself",
+        f"m/a.yml:9: health.path: {NO_TEXT}",
     ),
     "a warm-up that paints the terminal": (
         {"health": "{port: http}", "rollout": '{warm_up: {path: "/\\e[31m"}}'},
@@ -368,20 +370,11 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     ),
     "a target with a control character": (
         {"volumes": '[{source: a, target: "/a\\0"}]'},
-        "m/a.yml:9: volumes[0].target: it has half a character or a NUL, which no text has; write the character itself",
+        f"m/a.yml:9: volumes[0].target: {NO_TEXT}",
     ),
-    "half a character": (
-        {"team": '"cl\\ud800aims"'},
-        "m/a.yml:3: team: it has half a character or a NUL, which no text has; write the character itself",
-    ),
-    "a whole text of them": (
-        {"env": '{NAME: "a\\0b"}'},
-        "m/a.yml:9: env.NAME: it has half a character or a NUL, which no text has; write the character itself",
-    ),
-    "a size below nothing": (
-        {"gpu": "{isolation: slice, memory: -1}"},
-        "m/a.yml:7: gpu.memory: -1 has no unit; write '8 GiB'",
-    ),
+    "half a character": ({"team": '"cl\\ud800aims"'}, f"m/a.yml:3: team: {NO_TEXT}"),
+    "no character at all": ({"env": '{NAME: "a\\0b"}'}, f"m/a.yml:9: env.NAME: {NO_TEXT}"),
+    "a size below nothing": ({"gpu": "{memory: -1}"}, "m/a.yml:7: gpu.memory: -1 has no unit; write '8 GiB'"),
     "too long a path": (
         {"route": f"{{path: /{'a' * 255}}}"},
         f"m/a.yml:9: route.path: '/{'a' * 54}...' is not right; it may have at most 255",

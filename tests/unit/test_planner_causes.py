@@ -9,9 +9,9 @@ import typing as t
 from dataclasses import replace
 
 import pytest
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import planned, propose
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Limit, Problem, Quota, Resources, Rules, Workspace
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Limit, Problem, Quota, Resources, Rules, Workspace, planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, gpu, host, l40s, need, place, problem
 

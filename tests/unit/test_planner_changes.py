@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import edited, planned, propose
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import edited, propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Limit, Problem, Quota, Resources, Rules, Workspace
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Limit, Problem, Quota, Resources, Rules, Workspace, planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal, told
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import CAUSES, COSTS
 from ansible_collections.gpuops.fleet.tests.bench.planner import explanations, planted, small_fleet

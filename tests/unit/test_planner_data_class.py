@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import edited, planned, propose
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import edited, propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import down_host, host_of, need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move, moved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import read_policy
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Problem, planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import told
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import WhatIf
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker

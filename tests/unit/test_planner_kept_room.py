@@ -11,13 +11,13 @@ from dataclasses import replace
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import edited, planned, propose
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import edited, propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move, moved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, TIME_SLICE, Limit, Pin, Problem, Quota, Resources
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, TIME_SLICE, Limit, Pin, Problem, Quota, Resources, planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Surge, Surges
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import (

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import edited, planned, propose
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import edited, propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import host_of, need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, joined, most_sets, new_gpus
@@ -24,7 +24,17 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move, m
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Hint, Host, Need, Placement, Problem, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    Gpu,
+    Hint,
+    Host,
+    Need,
+    Placement,
+    Problem,
+    Resources,
+    Rules,
+    planned,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import exact, program, together
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import edited, planned, propose
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import edited, propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota, planned
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, manifest_text, need, place, problem, where
 

@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import FleetErrors
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Displaced, Problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Displaced, Problem, planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import reason_lines, why_here
 from ansible_collections.gpuops.fleet.tests.bench.planner import planted
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem
