@@ -129,7 +129,6 @@ class Search(Trials):
         models: Mapping[str, Callable[[Option], Option]],
     ) -> None:
         super().__init__(problem, solution, leases, budget)
-        self.solution = solution
         self.leases = leases
         self.kinds = Kinds(self.now, boards)
         self.models = models
@@ -392,8 +391,10 @@ class Search(Trials):
 
     def _served(self, need: Need, option: Option, targets: Sequence[int]) -> set[int] | None:
         """Whom of the service the option serves beside those that have a place; None when a target is not among them, or others lose."""
+        if self.many and self._is_own(need, option):
+            return self.room_for(need, eased(need, option.edits), option.host, targets)
         seen = self._where(need, option)
-        problem = edited(self.reduced(need, seen, alone=self.many and self._is_own(need, option)), option.edits)
+        problem = edited(self.reduced(need, seen), option.edits)
         if self.many and option.kind != "moves":
             problem = replace(problem, moves=0)
         edited_services = frozenset(edit.name for edit in option.edits if edit.part == "service")

@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
+import itertools
 import typing as t
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Placement, Problem, Solution, planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import TeamBooks
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
 
 #: From how many without a place on the others are asked together.
 MANY: t.Final = 24
@@ -28,6 +32,7 @@ class Trials:
 
     def __init__(self, problem: Problem, solution: Solution, leases: Mapping[str, str], budget: int) -> None:
         self.now = planned(problem, solution)
+        self.solution = solution
         self.many = len(solution.unplaced) > MANY and len(solution.unplaced) * len(problem.hosts) > 16 * MANY
         self.budget = self.left = budget // 2 if self.many else budget
         # No single plan may take so much that nothing is left for the others.
@@ -54,15 +59,31 @@ class Trials:
             if each.service in last
         }
 
-    def reduced(self, need: Need, hosts: set[str] | None, alone: bool = False) -> Problem:
-        """The problem with only who matters: whoever is on these hosts (on all without any named), and who waits and comes before this one.
+    def room_for(self, need: Need, wanted: Need, host: str, targets: Sequence[int]) -> set[int] | None:
+        """Whom of a service there is room for, with everybody where the plan has them, if it asked for ``wanted`` instead; None where the
+        targets are not among them. ``host``: where the first one would be, '' for anywhere. All of them are told only where each would have
+        a host of its own, and no quota counts."""
+        fleet, name = self.scene.fleet, f"{need.service}-{targets[0]}"
 
-        ``alone``: nobody else who waits.
+        def able(hosts: Iterable[HostState]) -> Iterator[HostState]:
+            found = (offer.host for offer in offers(fleet, wanted, hosts) if not in_the_way(fleet, offer.host, wanted))
+            return (each for each in found if not isinstance(each.choose_ports(wanted, name, {}, fleet.asked), str))
+
+        hosts, count = list(fleet.hosts.values()), 1 if self.books.limits(need) else self.missing[need.service]
+        self.left -= len(hosts) if count > 1 or not host else 1
+        if next(able([fleet.hosts[host]] if host else hosts), None) is None:
+            return None
+        every = {each.replica for each in self.solution.unplaced if each.service == need.service}
+        served = every if 1 < count == len(list(itertools.islice(able(hosts), count))) else set(targets[:1])
+        return served if served.issuperset(targets) else None
+
+    def reduced(self, need: Need, hosts: set[str] | None) -> Problem:
+        """The problem with only who matters: whoever is on these hosts (on all without any named), and who waits and comes before this one.
 
         Whoever has a place on a host that is left out keeps it, as in every run that does not see a host.
         """
         # Whom it goes together with has to be there first, whatever comes before.
-        before = set() if alone else self._before(need).union(self.missing.keys() & set(need.rules.together)) - self.aside
+        before = self._before(need).union(self.missing.keys() & set(need.rules.together)) - self.aside
         here = (
             set(self.trimmed)
             if hosts is None
