@@ -92,7 +92,9 @@ class Kinds:
         """
         asked = (need.environment, need.count if must_join(need) else 0)
         if asked not in self._known:
-            own = [(host, gpu) for host in self._problem.hosts if host.environment == need.environment for gpu in host.gpus]
+            here = [host for host in self._problem.hosts if host.environment == need.environment]
+            # Of an environment that no host has, the first may be like any.
+            own = [(host, gpu) for host in here or self._problem.hosts for gpu in host.gpus]
             self._known[asked] = [*_kinds(own, asked[1]), *_kinds([(None, gpu) for gpu in self._more], asked[1])]
         refused: Kind | None = None
         for host, gpu in self._known[asked]:

@@ -354,3 +354,9 @@ def test_compute_that_is_shared_out_may_be_shared_out_more() -> None:
     before = [place("mine", "0", mode="shared")]
     (found,) = proposals(problem([host(l40s(0), modes=("shared",))], needs, before))
     assert [change.sentence for change in found.changes] == ["raise fleet_shared_compute of h1 to 1.05", *found.sentence.split(", or ")[1:]]
+
+
+def test_where_another_environment_is_full_too_a_host_of_its_own_is_told() -> None:
+    needs = [need("found", "exclusive", adopted=True), need("wanted", "exclusive", environment="training")]
+    (found,) = proposals(problem([host(l40s(0))], needs, [place("found", "0", mode="whole")]))
+    assert (found.cause, found.sentence) == ("environment", "add a host of environment 'training' with a free GPU (l40s)")

@@ -7,6 +7,7 @@ Every number is a world of its own: some shapes of hosts, some kinds of requests
 GPU or for several), a fleet of a few to a hundred nodes, and another mix for what was learnt. The same number makes the same world::
 
     python tests/bench/planner/arrival_search.py --worlds 0-39 --seeds 1,2,3
+    python tests/bench/planner/arrival_search.py --worlds 200-221 --seeds 1 --large
 """
 
 from __future__ import annotations
@@ -26,12 +27,20 @@ if __name__ == "__main__":  # by itself: what run.py would have set
 from ansible_collections.gpuops.fleet.tests.bench.planner import arrival_world as world
 from ansible_collections.gpuops.fleet.tests.bench.planner import arrivals as bench
 
-MOST_GPUS = 240
-"""Of a made-up fleet: small fleets are where single requests count most."""
-MOST_REQUESTS = 600
-"""Expected on it, about: fleets of small requests are smaller."""
 MODELS = ("A100", "H100", "L4", "T4", "V100")
 PARTS = (50, 100, 125, 200, 250, 300, 333, 400, 450, 500, 600, 700, 750, 800, 900)
+
+
+class Sizes(t.NamedTuple):
+    """Of made-up fleets: the most GPUs, about how many requests are expected at most (fleets of small ones are smaller), nodes."""
+
+    gpus: int
+    requests: int
+    nodes: tuple[int, int]
+
+
+SMALL, LARGE = Sizes(240, 600, (10, 100)), Sizes(500, 1_300, (100, 400))
+"""Small fleets are where single requests count most."""
 
 
 class World(t.NamedTuple):
@@ -42,7 +51,7 @@ class World(t.NamedTuple):
     size: int
 
 
-def made_up(number: int) -> World:
+def made_up(number: int, sizes: Sizes = SMALL) -> World:
     """The world of that number."""
     rng = random.Random(f"world {number}")
     fleet = [_host(rng) for _each in range(rng.choice([1, 1, 2, 3, 5]))]
@@ -53,8 +62,8 @@ def made_up(number: int) -> World:
     gpus = sum(host["weight"] * host["gpus"] for host in fleet) / weight
     asked = sum(each["weight"] * each["num_gpu"] * each["gpu_milli"] for each in mix.requests)
     asked /= sum(each["weight"] for each in mix.requests)
-    most = min(MOST_GPUS, MOST_REQUESTS / bench.ASKED * asked / 1000)
-    return World(mix, other, max(8, min(rng.randint(10, 100), int(most / gpus))))
+    most = min(sizes.gpus, sizes.requests / bench.ASKED * asked / 1000)
+    return World(mix, other, max(8, min(rng.randint(*sizes.nodes), int(most / gpus))))
 
 
 def _host(rng: random.Random) -> dict[str, t.Any]:
@@ -108,9 +117,9 @@ def runs_of(one: World, seeds: list[str]) -> list[bench.Run]:
     return runs
 
 
-def compare(number: int, seeds: list[str], violations: list[str]) -> dict[str, t.Any]:
+def compare(number: int, seeds: list[str], sizes: Sizes, violations: list[str]) -> dict[str, t.Any]:
     """The product beside the best baseline of one world, with the true mix known and with another one learnt."""
-    one = made_up(number)
+    one = made_up(number, sizes)
     runs = runs_of(one, seeds)
     known, other = (list(itertools.islice(world.draw(mix, "history"), bench.HISTORY)) for mix in (one.mix, one.other))
     case = bench.Case(one.mix.name, lambda seed: world.draw(one.mix, seed), lambda _seed: runs[0].nodes, known, one.other.name, other)
@@ -128,12 +137,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", default="0-19", help="numbers, first and last")
     parser.add_argument("--seeds", default="1,2,3", help="words, with commas")
+    parser.add_argument("--large", action="store_true", help="fleets of up to 400 nodes and 500 GPUs")
     options = parser.parse_args()
     first, _dash, last = options.worlds.partition("-")
     violations: list[str] = []
     found = []
     for number in range(int(first), int(last or first) + 1):
-        found.append(compare(number, options.seeds.split(","), violations))
+        found.append(compare(number, options.seeds.split(","), LARGE if options.large else SMALL, violations))
         print(json.dumps(found[-1]), flush=True)
     for name in ("known", "learnt_on_other"):
         ahead = [one[name]["ahead"] for one in found]
