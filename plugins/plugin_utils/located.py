@@ -31,7 +31,7 @@ _FLOAT = re.compile(r"^[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-
 _TAG = "tag:yaml.org,2002:"
 # What an error says in place of a file where a host's variables or facts are wrong.
 _OF_HOST = "host "
-_HALVES = re.compile("[\\0\\ud800-\\udfff]")
+_HALVES = re.compile("[\ud800-\udfff]")
 _SIGNS = list("-+0123456789")
 _RUN = re.compile(rf"(?:[-?:][ \t]+){{{20 * MAX_DEPTH}}}")
 
@@ -95,12 +95,12 @@ class Located:
         return FleetError(message, file=self.file, line=self.line(path), field=field_name(path) or None, hint=hint)
 
 
-NO_TEXT: t.Final = ("it has half a character or a NUL, which no text has", "write the character itself")
+NO_TEXT: t.Final = ("it has half a character, which no text has", "write the character itself")
 """What is wrong with what :func:`not_text` finds, and what would be right."""
 
 
 def not_text(data: t.Any, path: Path = ()) -> Iterator[Path]:
-    """Where data has something that no file can hold as text: YAML and JSON can write halves of characters (``\\ud800``) and NULs."""
+    """Where data has something that no file can hold as text: YAML and JSON can write halves of characters (``\\ud800``)."""
     if isinstance(data, str):
         if _HALVES.search(data):
             yield path
