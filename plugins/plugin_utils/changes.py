@@ -337,7 +337,7 @@ class Search(Trials):
         """As :meth:`_tried`, if it holds in the whole fleet; and who loses a place by it there."""
         change, now = self._tried(need, option, targets)
         lost: tuple[list[str], list[str]] | None = ([], [])
-        if change is not None and not (self.many and self._is_own(need, option)):
+        if change is not None and not self._is_own(need, option):
             lost = self._losers(need, change, now)
         return (None, set(), []) if change is None or lost is None else (change.said(*lost), now, lost[0])
 
@@ -391,7 +391,7 @@ class Search(Trials):
 
     def _served(self, need: Need, option: Option, targets: Sequence[int]) -> set[int] | None:
         """Whom of the service the option serves beside those that have a place; None when a target is not among them, or others lose."""
-        if self.many and self._is_own(need, option):
+        if self._is_own(need, option):
             return self.room_for(need, eased(need, option.edits), option.host, targets)
         seen = self._where(need, option)
         problem = edited(self.reduced(need, seen), option.edits)
@@ -409,13 +409,13 @@ class Search(Trials):
         return None if gone or not set(targets) <= now else now
 
     def _is_own(self, need: Need, option: Option) -> bool:
-        """Is it a change of its own manifest only, of a service that has no place yet and brings nobody another one?
+        """Of many: is it a change of its own manifest only, of a service that has no place yet and brings nobody another one?
 
         Nobody has more room by it than without it: whoever waits before this one still has no place, and whoever has one keeps it.
         """
         own = all(edit[:2] == ("service", need.service) for edit in option.edits)
         alone = need.service not in self.at and not (need.rules.together or need.rules.all_or_nothing or need.keep_room)
-        return own and alone and not option.lost and option.kind not in _WIDE
+        return self.many and own and alone and not option.lost and option.kind not in _WIDE
 
     def _where(self, need: Need, option: Option) -> set[str] | None:
         """The hosts that a plan has to see to judge an option; None for all of them."""

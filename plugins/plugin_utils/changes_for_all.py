@@ -203,9 +203,9 @@ def _kinds(search: Search, waiting: Iterable[Key]) -> list[_Kind]:
 
 def _raise_words(grown: Grown, team: str) -> list[str]:
     """The own team's quota and those of workspaces with the amounts, of other teams how many there are."""
-    words = [*grown.get(team, ()), *grown.get(SPACES, ())]
     others = sum(name not in (team, SPACES) for name in grown)
-    if others:
-        more = "other " if team in grown else ""
-        words.append(f"the quota of 1 {more}team that waits" if others == 1 else f"the quotas of {others} {more}teams that wait")
-    return [raise_words(words)] if words else []
+    more = "other " if team in grown else ""
+    waiting = (
+        [f"the quota of 1 {more}team that waits" if others == 1 else f"the quotas of {others} {more}teams that wait"] if others else []
+    )
+    return [raise_words(grown.get(team, ()), grown.get(SPACES, ()), waiting)] if grown else []

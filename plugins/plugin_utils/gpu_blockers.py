@@ -10,10 +10,9 @@ import typing as t
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import name_parts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, named_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MOST_SHARED_COMPUTE, Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     LOSERS,
     Blocker,
@@ -27,10 +26,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
-
-
-# What the policy allows of fleet_shared_compute.
-_MOST_COMPUTE: t.Final = 10
 
 
 class Look:
@@ -282,7 +277,7 @@ class Look:
         if need.compute and state.compute_free < need.compute and need.memory_mib <= state.memory_free:
             # In hundredths, for that is how people write it.
             more_compute = math.ceil(round(100 * (host.shared_compute + need.compute - state.compute_free), 6)) / 100
-            if more_compute <= _MOST_COMPUTE:
+            if more_compute <= MOST_SHARED_COMPUTE:
                 text = f"raise fleet_shared_compute of {host.name} to {more_compute:g}"
                 options.append(option_of("shared_compute", text, Edit("host", host.name, "shared_compute", more_compute)))
         return Blocker(cause, tuple(options))
@@ -325,7 +320,7 @@ class Look:
         gone = tuple([name for each in going for name in each.gone])
         stop = tuple(Edit("service", each.service, "replicas", each.left) for each in going)
         highest = max(owner.priority for owner in needs.values())
-        size, least = _much(every, highest), _much(gone, highest)
+        much = _toll(every, highest)
         ends = [self.scene.leases[name] for name in owners if name in self.scene.leases]
         if len(ends) == len(owners):
             one = len(owners) == 1
@@ -340,19 +335,20 @@ class Look:
         allow = () if self.scene.problem.preemption else (Edit("fleet", "", "preemption", True),)
         if allow and highest < self.need.priority:
             text = f"allow fleet_preemption{LOSERS}"
-            yield option_of("preemption", text, *allow, more=size, lost=every)
+            yield option_of("preemption", text, *allow, more=much, lost=every)
         elif highest >= self.need.priority and highest < 100:
             text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}{LOSERS}"
-            yield option_of("priority", text, Edit("service", self.need.service, "priority", highest + 1), *allow, more=size, lost=every)
+            yield option_of("priority", text, Edit("service", self.need.service, "priority", highest + 1), *allow, more=much, lost=every)
         text = f"{self.where} has room for it without {' and '.join(each.words for each in going)}: stop or move what is there"
-        yield option_of("stop", text, *stop, more=least, lost=gone)
+        yield option_of("stop", text, *stop, more=_toll(gone, highest), lost=gone)
 
 
 def _nearest(cutter: Cutter, name: str) -> str:
-    """The smallest profile of a board that has as many slices and GB as another's name says; the largest where none has."""
+    """The smallest profile of a board that has as many slices and GB as another's name says; the largest where none has, or it says
+    nothing."""
     plain = sorted((each for each in cutter.profiles.values() if "+" not in each.name), key=lambda each: (each.memory_mib, each.name))
-    slices, memory, _attributes = name_parts(name)
-    enough = (each.name for each in plain if each.slices >= slices and name_parts(each.name)[1] >= memory)
+    slices, memory = named_size(name)
+    enough = (each.name for each in plain if slices and each.slices >= slices and named_size(each.name)[1] >= memory)
     return next(enough, plain[-1].name)
 
 
@@ -372,7 +368,7 @@ class _Going:
         return f"{and_words(self.gone)} ('replicas: {self.left}')" if self.left else self.service
 
 
-def _much(names: Sequence[str], highest: int) -> float:
+def _toll(names: Sequence[str], highest: int) -> float:
     """How much it is that these lose their places, 0 to 1: first how many they are, then how high the highest of them is."""
     return (len(names) - 1 + highest / 101) / 20
 

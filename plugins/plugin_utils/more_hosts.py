@@ -30,8 +30,8 @@ def gpus_of(need: Need, gpu: Gpu) -> int:
 
 def _alone(need: Need, gpu: Gpu) -> bool:
     """Would one replica have a place on such a host? Many services ask for the same of GPUs, and nothing else counts there."""
-    alone = Need("one", "", need.isolation, need.memory_mib, count=need.count, profile=need.profile, compute=need.compute)
-    alone = replace(alone, sharing=need.sharing, nvlink=need.nvlink, keep_room=need.keep_room)
+    asked = {name: getattr(need, name) for name in ("count", "profile", "compute", "sharing", "nvlink", "keep_room")}
+    alone = Need("one", "", need.isolation, need.memory_mib, **asked)
     return need.wants(gpu.board) and _has_room(alone, Gpu("", "", gpu.board, gpu.memory_mib, gpu.geometry, mps_clients=gpu.mps_clients))
 
 

@@ -49,6 +49,14 @@ class Way(t.NamedTuple):
     memory_mib: int
 
 
+def named_size(name: str) -> tuple[int, int]:
+    """(Compute slices, GB) of which a profile's name speaks, which is all that is known where no board has it; 0 and 0 for other words."""
+    try:
+        return name_parts(name)[:2]
+    except FleetError:
+        return (0, 0)
+
+
 def smallest(profiles: Iterable[Profile]) -> list[Profile]:
     """Those of the profiles that no other one replaces: taking less of the board, wherever this one may begin, and as often.
 

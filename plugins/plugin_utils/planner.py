@@ -19,7 +19,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from functools import partial, wraps
 
-from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import name_parts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, needed_there
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explain
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.giving_way import Room
@@ -28,6 +27,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import kept
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import named_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     GpuLayout,
     Hint,
@@ -408,7 +408,7 @@ def _turns(missing: Iterable[tuple[Need, int]]) -> Iterator[Turn]:
 
 def _size_rank(fleet: Fleet, need: Need, hinted: bool, last: bool) -> Rank:
     """By priority, then who needs nobody to make room, then who has a hint, then the largest first, then by name."""
-    memory = max(need.memory_mib, 1024 * name_parts(need.profile)[1] if need.profile else 0)
+    memory = max(need.memory_mib, 1024 * named_size(need.profile or "")[1])
     priority, level = fleet.rulebook.turn(need)
     size = (need.isolation != "exclusive", -need.count, not must_join(need), -memory, -(need.compute or 0))
     return (-priority, level, last, not hinted, *size, need.service)

@@ -25,7 +25,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Counted, Limit, Quota, Workspace
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MOST_SHARED_COMPUTE, Counted, Limit, Quota, Workspace
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import amount_words, limit_words
 
 # Variables of playbooks and roles that decide nothing here; listed so that a slip of the pen in their names is seen too.
@@ -286,7 +286,7 @@ class Policy(Strict):
     fleet_sharing: list[Sharing] = Field(default=["time-slice"])
     fleet_shared_max: t.Annotated[Number, Field(ge=1, le=64)] = 4
     fleet_shared_reserve: Size = 1024
-    fleet_shared_compute: float = Field(default=1.0, ge=1, le=10)
+    fleet_shared_compute: float = Field(default=1.0, ge=1, le=MOST_SHARED_COMPUTE)
     fleet_gpu_layouts: list[Layout] = Field(default_factory=list)
     fleet_cordoned_gpus: list[GpuName] = Field(default_factory=list)
     fleet_capacity: Capacity = Field(default_factory=Capacity)

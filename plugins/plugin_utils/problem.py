@@ -25,6 +25,8 @@ MPS: Sharing = "mps"
 Nvlink = t.Literal["preferred", "required"]
 # The mode that a GPU must have for a service to get what its manifest calls isolation.
 MODE_OF: dict[str, Mode] = {"slice": "mig", "exclusive": "whole", "shared": "shared"}
+# How often the compute of a shared GPU may be given away at most (fleet_shared_compute).
+MOST_SHARED_COMPUTE: t.Final = 10
 
 
 @dataclass(frozen=True)

@@ -60,17 +60,16 @@ class TeamBooks:
         lent = any(debit is not None and debit.lent for debit in (books.refusal(need.team, charge) for charge in asked))
         teams = [need.team, *(self.borrowers(need) if lent else ())]
         edits, grown = self.grown(teams, new)
-        option = _option(edits, grown, teams) if grown else None
         # Between two of them the smaller is cheaper, and that is never this one.
-        return None if option is None else option._replace(cost=option.cost + 1)
+        return _option(edits, grown, teams, COSTS["quota"] + 1)
 
     def further(self, need: Need, many: int) -> Option | None:
         """The team's quota, and its workspace's, further by what so many more replicas count at least; what is on loan stays on loan."""
         counts = [charge for charge in self._scene.fleet.charges(need) if charge]
         if not counts:
             return None
-        _edits, words = found = self._raised([need.team], [(need.team, counts[0])] * many, whole=False, loans=True)
-        return _option(*found, [need.team]) if words else None
+        edits, grown = self._raised([need.team], [(need.team, counts[0])] * many, whole=False, loans=True)
+        return _option(edits, grown, [need.team], COSTS["quota"])
 
     def borrowers(self, need: Need) -> list[str]:
         """Teams of the workspace of the service's team that have more than their own limits say."""
@@ -122,7 +121,7 @@ class TeamBooks:
                 grown = (self._grown(limit, teams_of, new, whole, loans) for limit in limits)
                 limits = tuple(replace(each, most=max(each.most, _most_of(own, each))) for each in grown)
             wider.append(replace(space, limits=limits))
-            if raises := _raises(f"that of workspace {space.name}", limits, space.limits):
+            if raises := _raises(f"workspace {space.name}", limits, space.limits):
                 words[SPACES] = (*words.get(SPACES, ()), *raises)
         if words:
             edits.append(Edit("fleet", "", "quotas", tuple(sorted(quotas, key=lambda each: each.team))))
@@ -191,14 +190,15 @@ class TeamBooks:
         return self._charges[place]
 
 
-def _option(edits: Sequence[Edit], grown: Grown, teams: Iterable[str]) -> Option:
-    return Option("quota", COSTS["quota"], raise_words([word for team in (*teams, SPACES) for word in grown.get(team, ())]), tuple(edits))
+def _option(edits: Sequence[Edit], grown: Grown, teams: Iterable[str], cost: float) -> Option | None:
+    words = [word for team in teams for word in grown.get(team, ())]
+    return Option("quota", cost, raise_words(words, grown.get(SPACES, ())), tuple(edits)) if grown else None
 
 
-def raise_words(words: Sequence[str]) -> str:
-    """``raise the quota of claims by 1 GPU and that of workspace ins by 1 GPU (fleet_quotas)``."""
-    text = " and ".join(words)
-    return f"raise {f'the quota{text[4:]}' if text.startswith('that of') else text} (fleet_quotas)"
+def raise_words(teams: Sequence[str], spaces: Sequence[str], others: Sequence[str] = ()) -> str:
+    """``raise the quota of claims by 1 GPU and that of workspace ins by 1 GPU (fleet_quotas)``. ``others``: what is raised besides."""
+    of_spaces = [f"{'that' if teams or number else 'the quota'} of {each}" for number, each in enumerate(spaces)]
+    return f"raise {' and '.join([*teams, *of_spaces, *others])} (fleet_quotas)"
 
 
 def _raises(whose: str, new: Sequence[Limit], old: Sequence[Limit]) -> tuple[str, ...]:

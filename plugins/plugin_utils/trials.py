@@ -73,8 +73,9 @@ class Trials:
         self.left -= len(hosts) if count > 1 or not host else 1
         if next(able([fleet.hosts[host]] if host else hosts), None) is None:
             return None
-        every = {each.replica for each in self.solution.unplaced if each.service == need.service}
-        served = every if 1 < count == len(list(itertools.islice(able(hosts), count))) else set(targets[:1])
+        served = set(targets[:1])
+        if count > 1 and len(list(itertools.islice(able(hosts), count))) == count:
+            served = {each.replica for each in self.solution.unplaced if each.service == need.service}
         return served if served.issuperset(targets) else None
 
     def reduced(self, need: Need, hosts: set[str] | None) -> Problem:

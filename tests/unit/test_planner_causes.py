@@ -349,6 +349,12 @@ def test_a_profile_that_no_board_has_is_told_the_nearest_and_not_the_largest() -
     assert found.changes[0].sentence == "ask for 1g.10gb: a100-sxm4-80gb has no 1g.5gb that serves"
 
 
+@pytest.mark.parametrize("profile", ["weird", "1c.3g.20gb"])
+def test_a_profile_that_is_none_is_told_the_largest_and_ends_no_plan(profile: str) -> None:
+    (found,) = proposals(problem([host(gpu())], [need(memory_mib=0, profile=profile)]))
+    assert (found.cause, found.changes[0].sentence) == ("profile", f"ask for 7g.80gb: a100-sxm4-80gb has no {profile} that serves")
+
+
 def test_compute_that_is_shared_out_may_be_shared_out_more() -> None:
     needs = [need("mine", "shared", compute=0.7), need("wanted", "shared", compute=0.35)]
     before = [place("mine", "0", mode="shared")]
