@@ -16,7 +16,7 @@ from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all import by_hosts, by_quotas
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import Asked, Kinds, gpus_of, host_with, words_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan, without_sweeps
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Gpu,
     Host,
@@ -44,6 +44,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     without,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.trials import Key, Trials
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_place
 

@@ -64,8 +64,7 @@ class _Ranking:
     def __init__(self, fleet: Fleet, question: object) -> None:
         self.question = question
         self._diary, self._read = fleet.diary, 0
-        self._hosts = list(fleet.hosts.values())
-        self._numbers = {host.host.name: number for number, host in enumerate(self._hosts)}
+        self._hosts = list(fleet.hosts.values())  # by turn
         # Whom to ask besides those on which something changed.
         self._unasked = set(range(len(self._hosts)))
         # Of each host its answers when it was asked, which are others after a change, and its offer then.
@@ -89,8 +88,8 @@ class _Ranking:
 
     def _renew(self, need: Need) -> list[HostState]:
         """The hosts that have a replica of the service, and so another answer; all others are asked where something changed."""
-        own = {self._numbers[host.host.name]: host for host in self._diary.having(need.service)}
-        self._unasked.update(self._numbers[host.host.name] for host in set(self._diary.changed[self._read :]))
+        own = sorted(self._diary.having(need.service))
+        self._unasked.update(self._diary.changed[self._read :])
         self._read = len(self._diary.changed)
         for number in sorted(self._unasked.difference(own)):
             host = self._hosts[number]
@@ -99,7 +98,7 @@ class _Ranking:
         for number in own:
             self._set(number, None, None)
         self._unasked = set(own)
-        return [own[number] for number in sorted(own)]
+        return [self._hosts[number] for number in own]
 
     def _set(self, number: int, asked: object, offer: Offer | None) -> None:
         before = self._offers[number]

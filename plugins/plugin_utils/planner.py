@@ -11,13 +11,12 @@ of the input does not matter.
 
 from __future__ import annotations
 
-import gc
 import heapq
 import typing as t
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, needed_there
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explain
@@ -39,8 +38,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Unplaced,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, take
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
 
-__all__ = ["Offer", "make_plan", "offers", "without_sweeps"]
+__all__ = ["Offer", "make_plan", "offers"]
 
 # How often everybody without a place is asked again, and how many turns one round has for each of them. Mostly two rounds and a turn for
 # each will do; where rules and priorities chase each other in a circle, it ends here.
@@ -56,29 +56,7 @@ _Entry = tuple[Rank, int, str, tuple[int, ...], bool]
 _Missing = list[tuple[Need, int]]
 # What was decided, and who is left over.
 _Plan = tuple[Draft, _Missing]
-P = t.ParamSpec("P")
-R = t.TypeVar("R")
 Made = t.TypeVar("Made")
-
-
-def without_sweeps(decide: t.Callable[P, R]) -> t.Callable[P, R]:
-    """The same, without the sweeps for reference cycles: a plan makes next to none, and looking for them takes a tenth of the time."""
-
-    @wraps(decide)
-    def deciding(*args: P.args, **kwargs: P.kwargs) -> R:
-        swept = gc.isenabled()
-        gc.disable()
-        try:
-            return decide(*args, **kwargs)
-        finally:
-            if swept:
-                # What is there by now counts as old: else all of it would be looked through as soon as the sweeps are on again.
-                if not gc.get_freeze_count():
-                    gc.freeze()
-                    gc.unfreeze()
-                gc.enable()
-
-    return deciding
 
 
 @without_sweeps

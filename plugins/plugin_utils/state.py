@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut, Cutter, Slices, cutter_of
@@ -275,22 +275,25 @@ class GpuState:
 
 
 class Diary:
-    """What happened to the hosts of a fleet, for whoever remembers what they said: one after the other those on which anything changed."""
+    """What happened to the hosts of a fleet, for whoever remembers what they said: one after the other those on which anything changed.
+
+    Hosts are named by their turn: they know their diary, and two that know each other would stay in memory until a sweep.
+    """
 
     def __init__(self) -> None:
-        self.changed: list[HostState] = []
-        self._having: dict[str, dict[str, HostState]] = {}
+        self.changed: list[int] = []
+        self._having: dict[str, set[int]] = {}
 
-    def having(self, service: str) -> Iterable[HostState]:
+    def having(self, service: str) -> Collection[int]:
         """The hosts that have replicas of a service."""
-        return self._having.get(service, {}).values()
+        return self._having.get(service, ())
 
     def note(self, host: HostState, service: str) -> None:
         """The host has got a replica of a service, or let one go."""
         if host.replicas.get(service):
-            self._having.setdefault(service, {})[host.host.name] = host
+            self._having.setdefault(service, set()).add(host.turn)
         elif service in self._having:
-            self._having[service].pop(host.host.name, None)
+            self._having[service].discard(host.turn)
 
 
 class HostState:
@@ -351,7 +354,7 @@ class HostState:
         """Back to how it was; ``saved`` is used up."""
         now = self.replicas
         self.free, self.ports, self.replicas, self.answers = saved
-        self.diary.changed.append(self)
+        self.diary.changed.append(self.turn)
         if now != self.replicas:
             for service in {**now, **self.replicas}:
                 self.diary.note(self, service)
@@ -359,7 +362,7 @@ class HostState:
     def forget(self) -> None:
         """Something has changed here: what was said before holds no more."""
         self.answers = {}
-        self.diary.changed.append(self)
+        self.diary.changed.append(self.turn)
 
     def charge(self, need: Need, placement: Placement) -> Charge:
         """What a place counts against a quota. Of GPUs that nobody sees: what was asked for."""
