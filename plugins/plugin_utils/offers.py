@@ -53,9 +53,12 @@ def _may_have(host: HostState, need: Need) -> bool:
 
 def _answer(host: HostState, need: Need, question: object) -> Offer | None:
     if question not in host.answers:
-        host.answers[question] = _best(host, need)
-    found: Offer | None = host.answers[question]
-    return found
+        found = _best(host, need)
+        # Without the host: one that knew itself would stay in memory until a sweep.
+        host.answers[question] = found and (found.rank, found.gpus, found.cut)
+        return found
+    answer = host.answers[question]
+    return answer and Offer(answer[0], host, answer[1], answer[2])
 
 
 class _Ranking:

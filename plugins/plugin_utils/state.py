@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut, Cutter, Slices, cutter_of
@@ -274,6 +275,12 @@ class GpuState:
         return GpuLayout(self.mode, tuple(sorted((*self.fixed, *self.spare))) if self.mode == "mig" else (), self.sharing or TIME_SLICE)
 
 
+@lru_cache(64)
+def _set_of(ports: tuple[int, ...]) -> frozenset[int]:
+    """Most hosts have the same thousand ports, which would be most of what a host takes."""
+    return frozenset(ports)
+
+
 class Diary:
     """What happened to the hosts of a fleet, for whoever remembers what they said: one after the other those on which anything changed.
 
@@ -320,7 +327,7 @@ class HostState:
         self.by_uuid = {state.gpu.uuid: state for state in self.gpus}
         self._link()
         self.free = host.capacity
-        self._port_set = frozenset(host.ports)
+        self._port_set = _set_of(host.ports)
         self.ports: dict[int, str] = {}
         # What replicas that are still wanted hold by their last plan: while it is decided who stays, nobody else gets these.
         self.claimed: dict[int, str] = {}
