@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, ask_fleet, plan_fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, ask_fleet, check_papers, plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
@@ -24,6 +24,15 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import reaso
 TEMPLATES = Path(__file__).resolve().parents[2] / "compose-templates"
 # What says that somebody wants reasons, and of nobody by name.
 _NOBODY = frozenset({"true", "yes", "on", "1", "all", "false", "no", "off", "0"})
+# What a result has when nothing was decided.
+_NOTHING: dict[str, t.Any] = {
+    "changed": False,
+    "plans": {},
+    "services": {},
+    "unread": {},
+    "refusal": "",
+    **{name: [] for name in ("unplaced", "rollouts", "steps", "bounds", "emptied", "explained", "why", "proposal")},
+}
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "manifests": {"type": "path", "required": True},
     "plans": {"type": "path", "required": True},
@@ -35,6 +44,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "what_if": {"type": "raw"},
     "others_stay": {"type": "bool", "default": False},
     "consolidate": {"type": "int", "default": 0},
+    "check_only": {"type": "bool", "default": False},
     "move": {
         "type": "dict",
         "options": {
@@ -53,6 +63,8 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     :raises FleetError: something is wrong; nothing is written then.
     """
     plans = arguments["plans"]
+    if arguments.get("check_only"):
+        return _checked(arguments)
     if arguments.get("what_if"):
         return _answered(arguments)
     names = _names(arguments.get("explain") or ())
@@ -89,6 +101,17 @@ def _names(asked: Iterable[str]) -> list[str] | None:
     return names or None
 
 
+def _checked(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
+    """Nothing but the result of a module that changes nothing, if nothing is wrong."""
+    check_papers(
+        door.read_texts(arguments["manifests"]),
+        door.last_plans(arguments["plans"], FLEET),
+        {name: host.get("policy") or {} for name, host in arguments["hosts"].items()},
+        door.known_runtimes([*arguments["templates"], TEMPLATES]),
+    )
+    return {**_NOTHING, "table": []}
+
+
 def _answered(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
     """The answer to a question; nothing is written."""
     asked = arguments["what_if"]
@@ -105,9 +128,7 @@ def _answered(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
         door.known_runtimes([*arguments["templates"], TEMPLATES]),
         judge=door.judge({}, arguments.get("images_file")),
     )
-    nothing: dict[str, t.Any] = {"changed": False, "table": answer.lines, "what_if": answer.data, "plans": {}, "unplaced": []}
-    lists: dict[str, t.Any] = {name: [] for name in ("rollouts", "steps", "bounds", "emptied", "explained", "why", "proposal")}
-    return {**nothing, **lists, "services": {}, "unread": {}, "refusal": ""}
+    return {**_NOTHING, "table": answer.lines, "what_if": answer.data}
 
 
 def _result(planned: Planned, hosts: Mapping[str, t.Any]) -> dict[str, t.Any]:

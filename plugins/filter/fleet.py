@@ -93,6 +93,11 @@ def fleet_hosts(
     return result
 
 
+def host_policies(names: t.Iterable[str], hostvars: t.Mapping[str, t.Mapping[str, t.Any]]) -> dict[str, dict[str, t.Any]]:
+    """{host: {policy}} of the named hosts: as :func:`fleet_hosts`, before anything is known of them."""
+    return {name: {"policy": views.policy_of(hostvars[name])} for name in names}
+
+
 def _link(hosts: dict[str, dict[str, t.Any]], hostvars: t.Mapping[str, t.Mapping[str, t.Any]], facts_dir: str) -> None:
     """Guests and their physical hosts see each other; a physical host that is not among the named ones is looked at as well."""
     links = {name: link for name, host in hosts.items() if (link := parents.parent_of(name, door.plain(host["policy"]))) is not None}
@@ -120,4 +125,9 @@ class FilterModule:
 
     def filters(self) -> dict[str, t.Callable[..., t.Any]]:
         """The filters by name."""
-        return {"fleet_hosts": fleet_hosts, "down_hosts": down_hosts, "unread_reason": unread_reason}
+        return {
+            "down_hosts": down_hosts,
+            "fleet_hosts": fleet_hosts,
+            "host_policies": host_policies,
+            "unread_reason": unread_reason,
+        }

@@ -87,6 +87,13 @@ options:
     type: int
     default: 0
     version_added: 0.2.0
+  check_only:
+    description:
+      - Only see whether anything is wrong in manifests, plan files and policy. Of O(hosts) nothing but C(policy) is looked at, so it can be
+        asked before any host is read. Nothing is decided or written.
+    type: bool
+    default: false
+    version_added: 0.2.0
   move:
     description:
       - A replica that a person wants on another host. It gets a place there while everything else stays where it is, or the plan is

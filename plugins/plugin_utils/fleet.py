@@ -183,6 +183,20 @@ def _decided(problem: Problem, move: Move | None, consolidate: int) -> tuple[Sol
     return made.solution, made.lines, made.moved
 
 
+def check_papers(
+    manifest_texts: Texts, plan_texts: Mapping[str, tuple[str, str]], policies: Mapping[str, Mapping[str, t.Any]], runtimes: Collection[str]
+) -> None:
+    """See what can be wrong before any host is read: in manifests, plan files and policy, and in what they say of each other.
+
+    ``policies``: host -> its ``fleet_...`` variables; the others as in :func:`plan_fleet`.
+
+    :raises FleetError: anything wrong in any of them, each problem on its own line.
+    """
+    hosts = {name: {"policy": policy, "down": True} for name, policy in policies.items()}
+    manifests, _previous, read = _read_all(manifest_texts, plan_texts, hosts, runtimes)
+    _site(manifests, read)
+
+
 def ask_fleet(
     what_if: WhatIf,
     manifest_texts: Texts,

@@ -29,12 +29,14 @@ def planned(make_site: MakeSite) -> Site:
     return site
 
 
-def refused(site: Site, playbook: str = "plan") -> str:
-    """Run a playbook that must fail and change nothing; returns its message."""
+def refused(site: Site, playbook: str = "plan", *, early: bool = False) -> str:
+    """Run a playbook that must fail and change nothing, ``early``: before a host is read; returns its message."""
     files, calls = site.files(), site.mutations()
     run = site.play(playbook)
     message = run.message()
     assert site.files() == files, "a file was written"
+    read = "Read the facts of the host" in run.output
+    assert not (early and read), "hosts were read first"
     assert site.mutations() == calls == {host: [] for host in site.hosts}, "a GPU was touched"
     assert all(counts["changed"] == 0 for counts in run.recap.values())
     return message
@@ -56,7 +58,7 @@ def test_a_bad_manifest_is_refused_with_its_line(planned: Site, change: tuple[st
     assert change[0] in good
     path.write_text(good.replace(*change), encoding="utf-8")
     try:
-        message = refused(planned)
+        message = refused(planned, early=True)
     finally:
         path.write_text(good, encoding="utf-8")
     assert "\n" not in message
@@ -70,7 +72,7 @@ def test_two_services_of_one_name_are_refused_with_both_places(planned: Site) ->
     other = planned.manifests / "zweite.yml"
     other.write_text((planned.manifests / OCR).read_text(encoding="utf-8"), encoding="utf-8")
     try:
-        message = refused(planned)
+        message = refused(planned, early=True)
     finally:
         other.unlink()
     first = planned.manifests / OCR
@@ -101,7 +103,7 @@ def test_two_services_of_one_name_are_refused_with_both_places(planned: Site) ->
 def test_a_bad_policy_is_refused_with_its_host_and_variable(planned: Site, variables: dict[str, t.Any], line: str) -> None:
     planned.variables("host-a", **variables)
     try:
-        message = refused(planned)
+        message = refused(planned, early="host-a: fleet_gpu_layouts" not in line)
     finally:
         planned.variables("host-a", fleet_gpu_modes=["mig"])
     assert message.startswith(line)
@@ -111,7 +113,7 @@ def test_a_bad_policy_is_refused_with_its_host_and_variable(planned: Site, varia
 def test_check_refuses_what_plan_refuses(planned: Site) -> None:
     path = planned.manifest("ocr", gpus={"memory": "8 GiB"})
     try:
-        message = refused(planned, "check")
+        message = refused(planned, "check", early=True)
     finally:
         planned.manifest("ocr")
     assert message.startswith(f"{path}:")
@@ -145,7 +147,7 @@ def test_apply_refuses_a_plan_that_was_edited_by_hand(planned: Site) -> None:
 def test_a_wrong_setting_is_refused_before_a_host_is_read(planned: Site) -> None:
     planned.variables("host-a", fleet_gpu_access="usb")
     try:
-        message = refused(planned)
+        message = refused(planned, early=True)
     finally:
         planned.variables("host-a", fleet_gpu_modes=["mig"])
     # These words are ansible-core's, which checks a role's arguments.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuops.fleet.plugins.filter.fleet import FilterModule, down_hosts, fleet_hosts, unread_reason
+from ansible_collections.gpuops.fleet.plugins.filter.fleet import FilterModule, down_hosts, fleet_hosts, host_policies, unread_reason
 
 SENSED = {"schema": 1, "gpus": []}
 PUBLISHED = {"schema": 1, "gpus": ["published"]}
@@ -25,6 +25,11 @@ def facts_dir(tmp_path: Path) -> Path:
 
 def hostvars(**facts: t.Any) -> dict[str, dict[str, t.Any]]:
     return {"a": {"ansible_facts": facts, "fleet_environment": "production", "fleet_plans": "/x", "other": 1}}
+
+
+def test_policies_need_no_facts() -> None:
+    known = {"a": {"fleet_moves": 2, "ansible_host": "10.0.0.1"}, "b": {"fleet_moves": 3}, "c": {}}
+    assert host_policies(["a", "c"], known) == {"a": {"policy": {"fleet_moves": 2}}, "c": {"policy": {}}}
 
 
 def test_facts_of_this_run_come_before_published_ones(facts_dir: Path) -> None:
@@ -68,4 +73,9 @@ def test_a_plan_that_is_no_yaml_is_named_with_its_line(facts_dir: Path, tmp_path
 
 
 def test_the_filters_have_their_names() -> None:
-    assert FilterModule().filters() == {"fleet_hosts": fleet_hosts, "down_hosts": down_hosts, "unread_reason": unread_reason}
+    assert FilterModule().filters() == {
+        "down_hosts": down_hosts,
+        "fleet_hosts": fleet_hosts,
+        "host_policies": host_policies,
+        "unread_reason": unread_reason,
+    }

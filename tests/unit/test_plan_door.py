@@ -88,6 +88,29 @@ def test_gpus_become_empty_where_that_is_asked_for_and_stay_so(site: dict[str, t
     assert run({**site, "consolidate": 1}, check_mode=False, diff=False)["emptied"][0] == "no GPU becomes empty by at most 1 move"
 
 
+def test_what_people_wrote_is_checked_without_any_fact(site: dict[str, t.Any], tmp_path: Path) -> None:
+    asked = {**site, "hosts": {"h1": {"policy": site["hosts"]["h1"]["policy"]}}, "check_only": True}
+    right = run(asked, check_mode=False, diff=False)
+    assert (right["changed"], right["table"], right["plans"], right["unread"]) == (False, [], {}, {})
+    assert not (tmp_path / "plans").exists()
+    path = tmp_path / "manifests" / "claims" / "receipt-ocr.yml"
+    path.write_text(manifest_text(replicas="-2"))
+    (tmp_path / "plans").mkdir()
+    (tmp_path / "plans" / "h1.yml").write_text("plan: 9\n")
+    with pytest.raises(FleetError) as found:
+        run({**asked, "hosts": {"h1": {"policy": {"fleet_environment": "production", "fleet_moves": 99}}}}, check_mode=False, diff=False)
+    manifest, *plan, policy = str(found.value).splitlines()
+    assert manifest.startswith(f"{path}:9: replicas: ")
+    assert {line.partition(":")[0] for line in plan} == {f"{tmp_path}/plans/h1.yml"}
+    assert policy.startswith("host h1: fleet_moves: ")
+
+
+def test_what_papers_say_of_each_other_is_checked_without_any_fact(site: dict[str, t.Any]) -> None:
+    policy = {"fleet_environment": "production", "fleet_quotas": {"teams": {"fraud": {"gpus": 1}}}}
+    with pytest.raises(FleetError, match="team: "):
+        run({**site, "hosts": {"h1": {"policy": policy}}, "check_only": True}, check_mode=False, diff=False)
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -55,13 +55,13 @@ def test_knots_are_swept_when_too_much_is_there(monkeypatch: pytest.MonkeyPatch)
 def test_sweeps_stay_as_they_were_found() -> None:
     @sweeps.without_sweeps
     def breaks() -> None:
-        raise ValueError
+        raise ValueError("broken")
 
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="broken"):
         breaks()
     assert gc.isenabled()
     gc.disable()
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="broken"):
         breaks()
     assert not gc.isenabled()
 
