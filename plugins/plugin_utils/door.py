@@ -16,6 +16,7 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.written import with_origin
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
@@ -291,7 +292,7 @@ class Door(ActionBase):
         try:
             return {**result, **self.work(plain(arguments), self._task.check_mode, self._task.diff)}
         except FleetError as error:
-            return failed(error, result)
+            return failed(with_origin(error, arguments.get("hosts")), result)
 
 
 class LabelDoor(ActionBase):

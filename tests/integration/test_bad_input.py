@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 import yaml
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.written import Origin
 
 if t.TYPE_CHECKING:
     from fleet_site import MakeSite, Site
@@ -108,6 +109,8 @@ def test_a_bad_policy_is_refused_with_its_host_and_variable(planned: Site, varia
         planned.variables("host-a", fleet_gpu_modes=["mig"])
     assert message.startswith(line)
     assert "\n" not in message
+    if Origin is not None:
+        assert re.search(r" \(/\S+:[0-9]+\)$", message), message
 
 
 def test_check_refuses_what_plan_refuses(planned: Site) -> None:

@@ -1,0 +1,62 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where a host's variable was written: errors name the host and the variable, which any of a dozen files of an inventory may hold."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+import typing as t
+from collections.abc import Mapping
+
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import FleetErrors
+
+# What ansible-core itself tells people with; it has no public name yet. One before 2.19 does not know: then nothing is added.
+Origin: t.Any = None
+with contextlib.suppress(ImportError):
+    Origin = importlib.import_module("ansible._internal._datatag._tags").Origin
+
+_OF_HOSTS = re.compile(r"hosts? ([^,]+?)(?:,.*| and .*)?")
+_INDEX = re.compile(r"\[([0-9]+)\]")
+
+
+def with_origin(error: FleetError, hosts: t.Any) -> FleetError:
+    """The error, of which each part that speaks of a variable of a host says in which file and line that was written.
+
+    ``hosts``: what a door was given, host -> {policy}, as Ansible gave it: with its tags.
+    """
+    if isinstance(error, FleetErrors):
+        return FleetErrors([with_origin(each, hosts) for each in error.errors])
+    named = _OF_HOSTS.fullmatch(error.file or "")
+    host = hosts.get(named[1]) if named and isinstance(hosts, Mapping) else None
+    place = origin_of(host.get("policy"), error.field or "") if isinstance(host, Mapping) else None
+    if place is None:
+        return error
+    message, hint = (error.message, f"{error.hint} ({place})") if error.hint else (f"{error.message} ({place})", None)
+    return FleetError(message, file=error.file, line=error.line, field=error.field, hint=hint)
+
+
+def origin_of(data: t.Any, field: str) -> str | None:
+    """``FILE:LINE`` of a field (``fleet_gpu_layouts[0].slices``), or of the nearest thing around it. None where that is not known."""
+    found: t.Any = None
+    while Origin is not None and field:
+        tagged: tuple[t.Any, ...]
+        if isinstance(data, Mapping):
+            keys = [key for key in data if field == str(key) or field.startswith((f"{key}.", f"{key}["))]
+            if not keys:
+                break
+            key = max(keys, key=lambda one: len(str(one)))
+            field, data = field[len(str(key)) :].removeprefix("."), data[key]
+            tagged = (key, data)
+        elif (index := _INDEX.match(field)) and isinstance(data, list) and int(index[1]) < len(data):
+            field, data = field[index.end() :].removeprefix("."), data[int(index[1])]
+            tagged = (data,)
+        else:
+            break
+        found = next(filter(None, map(Origin.get_tag, tagged)), found)
+    if found is None or not found.path:
+        return None
+    return f"{found.path}:{found.line_num}" if found.line_num else str(found.path)
