@@ -10,8 +10,11 @@ somebody holds waits until that one has gone. Where all wait for each other, one
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import why_not
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, Gpu, Host, Need, Placement, Problem, Resources, Solution
@@ -19,6 +22,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, G
 Key = tuple[str, int]
 # Of more who change their places only one order is looked at.
 FEW = 200
+# Of so few it is sought whom to stop first, in so many tries.
+FEWER, TRIES = 40, 60
 Verb = t.Literal["start", "stop", "move"]
 
 
@@ -84,15 +89,52 @@ def order(problem: Problem, solution: Solution) -> Order:
         return Order()
     turn = sorted(moves | renewed | starts, key=lambda key: (-needs[key[0]].priority if key[0] in needs else 0, key))
     early, others = [key for key in turn if key in starts], [key for key in turn if key not in starts]
-    found: Order | None = None
+    run = partial(_run, problem, needs, old, new, turn, sorted(stops))
+    found: _Making | None = None
     # Whoever starts or goes first may be in the way of others later: where that costs an outage, other turns may not.
     for first, pending in ((early, turn), ((), [*others, *early]), ((), [*reversed(others), *early])):
-        made = _Making(_Site(problem, needs, old), old, new, turn).run(pending, sorted(stops), first)
-        if found is None or len(made.outages) < len(found.outages):
+        made = _fewest(partial(run, first, pending)) if len(pending) <= FEWER else run(first, pending)
+        if found is None or made.cost < found.cost:
             found = made
         if not found.outages or len(pending) > FEW:
             break
-    return found or Order()
+    return found.order() if found is not None else Order()
+
+
+def _run(
+    problem: Problem,
+    needs: Mapping[str, Need],
+    old: Mapping[Key, Placement],
+    new: Mapping[Key, Placement],
+    turn: Sequence[Key],
+    stops: Sequence[Key],
+    early: Iterable[Key],
+    pending: Sequence[Key],
+    choices: Sequence[int] = (),
+) -> _Making:
+    making = _Making(_Site(problem, needs, old), old, new, turn, choices)
+    making.run(pending, stops, early)
+    return making
+
+
+def _fewest(run: Callable[[Sequence[int]], _Making]) -> _Making:
+    """The run in which fewest are stopped first, and those of the lowest priority. The first run stops the lowest each time; then another
+    one is stopped at one of those moments, then at two of them, and so on."""
+    best = run(())
+    tried, waiting = 1, deque([((), best)])
+    while waiting:
+        choices, made = waiting.popleft()
+        for moment in range(len(choices), len(made.offered)):
+            for other in range(1, made.offered[moment]):
+                # Who is stopped that late saves nothing.
+                if moment + 1 >= len(best.outages) or tried == TRIES:
+                    return best
+                other_choices = (*choices, *(0,) * (moment - len(choices)), other)
+                found = run(other_choices)
+                tried += 1
+                waiting.append((other_choices, found))
+                best = min(best, found, key=lambda one: one.cost)
+    return best
 
 
 def same_place(one: Placement, other: Placement) -> bool:
@@ -101,21 +143,32 @@ def same_place(one: Placement, other: Placement) -> bool:
 
 
 class _Making:
-    def __init__(self, site: _Site, old: Mapping[Key, Placement], new: Mapping[Key, Placement], turn: list[Key]) -> None:
-        self._site, self._old, self._new = site, old, new
+    """One order. ``choices``: who is stopped when all wait, of those that are offered then, the first time, the second time, ...; 0 is the
+    lowest priority, and what is not said is 0. ``offered``: how many there were each time."""
+
+    def __init__(
+        self, site: _Site, old: Mapping[Key, Placement], new: Mapping[Key, Placement], turn: Sequence[Key], choices: Sequence[int]
+    ) -> None:
+        self._site, self._old, self._new, self._choices = site, old, new, choices
         # The greater, the lower its priority.
         self._rank = {key: rank for rank, key in enumerate(turn)}
         self._steps: list[Step] = []
-        self._outages: list[Outage] = []
+        self.outages: list[Outage] = []
+        self.offered: list[int] = []
+
+    @property
+    def cost(self) -> tuple[int, list[int]]:
+        """The fewer are stopped first, and the lower their priorities, the better."""
+        return len(self.outages), sorted((-self._rank[each.service, each.replica] for each in self.outages), reverse=True)
 
     def stop(self, key: Key) -> None:
         """Whoever has no place any more goes first: that gives room and takes none."""
         self._site.remove(key)
         self._steps.append(Step("stop", *key, old=self._old[key]))
 
-    def run(self, turn: Iterable[Key], stops: Iterable[Key], early: Iterable[Key]) -> Order:
+    def run(self, turn: Iterable[Key], stops: Iterable[Key], early: Iterable[Key]) -> None:
         """``early``: those that have room beside each other before anybody goes start then, and need no step. Then always the first that
-        can; where none can, the lowest priority is stopped first."""
+        can; where none can, one is stopped first."""
         pending = list(turn)
         for key in early:
             if self._site.fits(key, self._new[key]):
@@ -131,17 +184,20 @@ class _Making:
             chosen = pending[0] if able is None else able
             pending.remove(chosen)
             self._go(chosen)
+
+    def order(self) -> Order:
+        """What came of it."""
         # Those that only go need no order.
         if all(step.verb == "stop" for step in self._steps):
             return Order()
-        stopped = {(each.service, each.replica) for each in self._outages}
+        stopped = {(each.service, each.replica) for each in self.outages}
         pauses = (
             Outage(step.service, step.replica, f"it moves within {step.new.host}, where it stops before it starts anew")
             for step in self._steps
             if step.verb == "move" and step.old is not None and step.new is not None and step.old.host == step.new.host
         )
         return Order(
-            tuple(self._steps), tuple(self._outages), tuple(each for each in pauses if (each.service, each.replica) not in stopped)
+            tuple(self._steps), tuple(self.outages), tuple(each for each in pauses if (each.service, each.replica) not in stopped)
         )
 
     def _go(self, key: Key) -> None:
@@ -153,12 +209,17 @@ class _Making:
             self._steps.append(Step("start" if stopped else "move", *key, old=old, new=new))
 
     def _stop_first(self, pending: list[Key]) -> bool:
-        """Stop the lowest priority of those that hold a place which somebody waits for. Was there anybody?"""
-        running = sorted((key for key in pending if key in self._site.running), key=self._rank.__getitem__)
+        """Stop one of those that hold a place which somebody waits for. Was there anybody?"""
+        running = sorted((key for key in pending if key in self._site.running), key=self._rank.__getitem__, reverse=True)
         if not running:
             return False
-        key = next((key for key in reversed(running) if self._is_waited_for(key, pending)), running[-1])
-        self._outages.append(Outage(*key, "it is stopped first: others wait for its place, and it for theirs"))
+        able = (key for key in running if self._is_waited_for(key, pending))
+        offered = list(able) if len(pending) <= FEWER else list(islice(able, 1))
+        offered = offered or running
+        chosen = self._choices[len(self.offered)] if len(self.offered) < len(self._choices) else 0
+        self.offered.append(len(offered))
+        key = offered[chosen]
+        self.outages.append(Outage(*key, "it is stopped first: others wait for its place, and it for theirs"))
         self.stop(key)
         return True
 

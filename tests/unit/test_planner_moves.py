@@ -292,6 +292,24 @@ def test_those_who_wait_for_each_other_are_told_who_is_stopped() -> None:
     played(given_, made)
 
 
+def test_nobody_is_stopped_who_waits_for_a_circle_and_is_not_of_it() -> None:
+    # 'xx' and 'yy' change places; 'cc', of the lowest priority, waits for them, and somebody new waits for 'cc'.
+    hosts = [host(gpu(0, name, mig=True), name=name) for name in ("h1", "h2", "h3")]
+    before = (place("xx", "0:4g.40gb@0", on="h1"), place("yy", "0:2g.20gb@0", on="h2"), place("cc", "0:4g.40gb@0", on="h3"))
+    after = (place("xx", "0:4g.40gb@0", on="h2"), place("yy", "0:2g.20gb@0", on="h1"), place("cc", "0:1g.10gb@2", on="h1"))
+    sizes = {"xx": 70, "yy": 70, "cc": 30, "nn": 50}
+    given_ = problem(hosts, [need(name, priority=priority) for name, priority in sizes.items()], before)
+    made = order(given_, Solution((*after, place("nn", "0:4g.40gb@0", on="h3"))))
+    assert [each.service for each in made.outages] == ["yy"]
+    assert [(step.verb, step.service) for step in made.steps] == [
+        ("stop", "yy"),
+        ("move", "xx"),
+        ("start", "yy"),
+        ("move", "cc"),
+        ("start", "nn"),
+    ]
+
+
 def test_who_moves_within_a_host_needs_no_room_for_both_its_places() -> None:
     before = (place("aa", "0:1g.10gb@0"),)
     given_ = problem([host(gpu(mig=True), capacity=Resources(4))], [need("aa", resources=Resources(3))], before)
