@@ -18,10 +18,10 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Key, key
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_order import waits
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin, by_replica
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import robbed, rooms
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import nearness, offers_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, nearness, offers_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import TIME_SLICE, Gpu, Hint, Need, Placement, Problem, Solution, planned
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import at, order, same_place
 
 # How often the program is asked again without those whose places some rule does not allow.
@@ -164,23 +164,28 @@ class _Tidying:
         """Another place for everybody on the GPU, on GPUs that are in use. ``careful``: as long as nobody is stopped by it."""
         open_ = {other.gpu.uuid for host in self.draft.fleet.hosts.values() for other in host.gpus if _in_use(other)} - {state.gpu.uuid}
 
-        old = next((name for name, host in self.draft.fleet.hosts.items() if state in host.gpus), "")
-
         def settle(keys: Iterable[Key]) -> bool:
             largest = sorted(keys, key=lambda key: (-self.draft.need_of(key).memory_mib, key))
-            return all(self._place(self.draft.need_of(key), key[1], open_, old) is not None for key in largest)
+            return all(self._place(self.draft.need_of(key), key[1], open_, state) is not None for key in largest)
 
         return self._changed([key_of(name) for name in state.names()], settle, careful) is None
 
-    def _place(self, need: Need, replica: int, open_: Collection[str], old: str) -> Placement | None:
-        """The best place on these GPUs; on another host than before if there is one, for only there it starts before it stops."""
+    def _place(self, need: Need, replica: int, open_: Collection[str], old: GpuState) -> Placement | None:
+        """The best place on these GPUs: one that is no less spread than on the GPU before, and of these one on another host than before,
+        for only there it starts before it stops."""
+        hosts = self.draft.fleet.hosts
+        was = self._nearness(need, hosts[old.host.name], old)
         found = (
             offer
-            for host in self.draft.fleet.hosts.values()
+            for host in hosts.values()
             for offer in offers_of(host, need, [state for state in host.gpus if state.gpu.uuid in open_])
         )
-        ranked = sorted(found, key=lambda offer: (offer.host.host.name == old, offer.rank))
-        return self.draft.place_on(need, replica, ranked)
+
+        def order(offer: Offer) -> tuple[t.Any, ...]:
+            near = self._nearness(need, offer.host, offer.gpus[0])
+            return near > was, offer.host.host.name == old.host.name, offer.rank
+
+        return self.draft.place_on(need, replica, sorted(found, key=order))
 
     # By the program for slices
 
@@ -196,7 +201,7 @@ class _Tidying:
         for kind, found in asked:
             if found is not None:
                 leave = "leaves" if self._moves == 1 else "leave"
-                words = f"{_moves(self._moves)} of these among them {leave} no fewer than {found.least}"
+                words = f"{_moves(self._moves)} of these among them {leave} no fewer than {found.least} while each slice stays as large"
                 hold = "1 open GPU holds" if found.gpus == 1 else f"{found.gpus} open GPUs hold"
                 self.proofs.append(f"{kind[1]} in {kind[0]}: {hold} slices; {words} (proven by {program.version()})")
         worth = [(len(each.moves) / (each.gpus - each.after), kind) for kind, each in asked if each is not None and each.after < each.gpus]
@@ -275,7 +280,11 @@ class _Tidying:
         """Replicas of its service that are where it is, itself among them, as far as that is against its wish to be spread."""
         need, place = self.draft.need_of(key), self.draft.placed[key]
         host = self.draft.fleet.hosts[place.host]
-        return (0, 0) if need.rules.spread == "pack" else nearness(host, need, host.by_uuid[place.gpus[0]])
+        return self._nearness(need, host, host.by_uuid[place.gpus[0]])
+
+    @staticmethod
+    def _nearness(need: Need, host: HostState, state: GpuState) -> tuple[int, int]:
+        return (0, 0) if need.rules.spread == "pack" else nearness(host, need, state)
 
 
 # Whose room may not go, whatever priority it has.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import taken_from
@@ -67,6 +67,8 @@ class Draft:
         # As many as there were changes; back where it was with them. Of each kind of needs whether it was hopeless, and as of when.
         self._version, self._versions = 0, itertools.count(1)
         self._hopes: dict[object, tuple[tuple[int, bool], bool]] = {}
+        # Of a service its need without the team, and what that asks of GPUs.
+        self._anybody: dict[str, tuple[Need, tuple[str, object]]] = {}
         self._kinds: dict[str, object] = {}
         self._log: list[Callable[[], object]] = []
         self._open = 0
@@ -236,6 +238,20 @@ class Draft:
         known = self._hopes.get(kind)
         if known is None or known[0] != now:
             known = self._hopes[kind] = now, self._is_hopeless(need, kind)
+        return known[1]
+
+    def bound_by_quota(self, need: Need) -> bool:
+        """Might there be a place for one more replica if no quota said no, as things are?"""
+        if not self.fleet.books.tight(need.team, need.count):
+            return False
+        if need.service not in self._anybody:
+            anybody = replace(need, service="", team="")
+            self._anybody[need.service] = anybody, ("anybody", question_of(self.fleet, anybody))
+        anybody, asked = self._anybody[need.service]
+        now, known = (self._version, self._open > 0), self._hopes.get(asked)
+        if known is None or known[0] != now:
+            free = any(offer_of(host, anybody, asked[1]) is not None for host in self.fleet.hosts.values())
+            known = self._hopes[asked] = now, free
         return known[1]
 
     def _is_hopeless(self, need: Need, kind: object) -> bool:

@@ -21,7 +21,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import stay
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import question_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import every, question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Displacement, Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, counted
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
@@ -30,6 +30,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState
 # place by moves has mostly found it after 10 looks, and never after more than 284 in a thousand plans of 20 to 200 GPUs.
 TRIES, ALL_TRIES = 24, 200
 LOOKS, ALL_LOOKS = 400, 4_000
+# How often a closer look is taken, for one replica and in one plan: a way is gone for a moment, to see who finds another place then.
+CLOSE_LOOKS, ALL_CLOSE_LOOKS = 24, 400
 
 
 class Way(t.NamedTuple):
@@ -50,6 +52,8 @@ class _Cause(t.NamedTuple):
 
 
 May = Callable[[str], bool]
+# A replica: its need, and its number.
+_Who = tuple[Need, int]
 # A GPU by its address, and which of the places there.
 _Where = tuple[str, int]
 
@@ -59,8 +63,8 @@ class Room:
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self._tries = self._looks = 0
-        self._all_tries, self._all_looks = ALL_TRIES, ALL_LOOKS
+        self._tries = self._looks = self._close_looks = 0
+        self._all_tries, self._all_looks, self._all_close_looks = ALL_TRIES, ALL_LOOKS, ALL_CLOSE_LOOKS
 
     @property
     def spent(self) -> bool:
@@ -77,6 +81,7 @@ class Room:
         if draft.hopeless(need) and charges and all(draft.fleet.books.refusal(need.team, charge) is not None for charge in charges):
             return None
         self._tries, self._looks = min(TRIES, self._all_tries), min(LOOKS, self._all_looks)
+        self._close_looks = min(CLOSE_LOOKS, self._all_close_looks)
         loose = {name for name, host in draft.fleet.hosts.items() if self._is_loose(host, need)}
         known: dict[object, bool] = {}
         for budget in range(1, draft.problem.moves + 1 if loose else 1):
@@ -127,7 +132,7 @@ class Room:
     def _by_moves(self, need: Need, replica: int, cause: _Cause, budget: int, gone: dict[Key, Placement]) -> Placement | None:
         """``gone``: who has moved for it already, and from where; filled when it works."""
         draft = self._draft
-        for way in self._promising(need, cause, budget, gone.keys()):
+        for way in self._promising((need, replica), cause, budget, gone.keys()):
             self._tries -= 1
             self._all_tries -= 1
             if self._tries < 0:
@@ -142,38 +147,93 @@ class Room:
             draft.back(mark)
         return None
 
-    def _promising(self, need: Need, cause: _Cause, budget: int, gone: Set[Key]) -> Iterator[Way]:
+    def _promising(self, who: _Who, cause: _Cause, budget: int, gone: Set[Key]) -> Iterator[Way]:
         """The ways that may work within a budget: first those that need all of it, for the others were mostly tried with less; of these
         first such as make nobody else move in turn."""
         able: dict[int, list[Way]] = defaultdict(list)
-        for way in self._ways(need, cause.need.priority, False, None if budget > 1 else cause.loose):
+        for way in self._ways(who[0], cause.need.priority, False, None if budget > 1 else cause.loose):
             if way.cost > budget:
                 break
             if way.keys and gone.isdisjoint(way.keys):
                 able[budget - way.cost].append(way)
-        yield from (way for way in able[0] if self._stuck(way, cause, 0) == 0)
+        yield from (way for way in able[0] if self._stuck(way, cause, 0, who) == 0)
         if self._looks < 0:
             return
         easy: list[Way] = []
         for way in able[1]:
-            stuck = self._stuck(way, cause, 1)
+            stuck = self._stuck(way, cause, 1, who)
             if stuck:
                 yield way
             elif stuck == 0:
                 easy.append(way)
         for left in sorted(able.keys() - {0, 1}, reverse=True):
-            yield from (way for way in able[left] if self._stuck(way, cause, left) is not None)
+            yield from (way for way in able[left] if self._stuck(way, cause, left, who) is not None)
         yield from easy
 
-    def _stuck(self, way: Way, cause: _Cause, left: int) -> int | None:
+    def _stuck(self, way: Way, cause: _Cause, left: int, who: _Who | None = None) -> int | None:
         """How many of a way have no place elsewhere as things are; None where ``left`` moves of others are not enough for them, and
-        where nothing more is looked at."""
+        where nothing more is looked at. ``who``: for whom the way is; None: whoever may be in its own way alone counts as if it were."""
         self._looks -= 1
         self._all_looks -= 1
         if self._looks < 0:
             return None
-        stuck = [need for need in map(self._draft.need_of, way.keys) if self._draft.hopeless(need)]
-        return len(stuck) if len(stuck) <= min(left, 1) and all(self._may_follow(need, cause, left) for need in stuck) else None
+        draft = self._draft
+        stuck = [key for key in way.keys if draft.hopeless(draft.need_of(key))]
+        if any(map(self._in_its_own_way, stuck)):
+            found = {key for key in stuck if self._in_its_own_way(key)} if who is None else self._resettled(way, who)
+            stuck = [key for key in stuck if key not in found]
+        if len(stuck) > min(left, 1) or not all(self._may_follow(draft.need_of(key), cause, left) for key in stuck):
+            return None
+        return len(stuck)
+
+    def _in_its_own_way(self, key: Key) -> bool:
+        """May a replica that has no second place have another one: when its own counts no more against its quota, or on its host?"""
+        host = self._draft.fleet.hosts[self._draft.placed[key].host]
+        return self._fills(host, key) or self._draft.bound_by_quota(self._draft.need_of(key))
+
+    def _fills(self, host: HostState, key: Key) -> bool:
+        """Does a replica have something of its host that another place there would need, and that is not there beside it?"""
+        asked = ("fills", key)
+        if asked not in host.answers:
+            host.answers[asked] = self._is_full(host, self._draft.need_of(key), self._draft.placed[key])
+        filled: bool = host.answers[asked]
+        return filled
+
+    def _is_full(self, host: HostState, need: Need, place: Placement) -> bool:
+        if need.count > 1:
+            return True
+        if not host.free.holds(need.resources) or host.rule_refusal(need) is not None:
+            return next(every(host, need, host.gpus), None) is not None
+        cutter = host.by_uuid[place.gpus[0]].cutter
+        if place.slice is None or cutter is None:
+            return False
+        return place.slice.profile not in cutter.acceptable(need.memory_mib, need.compute, need.profile)[:1]
+
+    def _resettled(self, way: Way, who: _Who) -> set[Key]:
+        """Those of a way who find another place by themselves once the replica for whom it is has its own."""
+        if not self._close_looks:
+            return set()
+        self._close_looks -= 1
+        self._all_close_looks -= 1
+        draft = self._draft
+        mark = draft.mark()
+        for key in way.keys:
+            draft.lift(key)
+        found = set()
+        if draft.place(*who, {way.host}) is not None:
+            found = {key for key in self._largest_first(way.keys) if self._elsewhere(key) is not None}
+        draft.back(mark)
+        return found
+
+    def _elsewhere(self, key: Key) -> Placement | None:
+        """Another place for one that has left its own."""
+        need = self._draft.need_of(key)
+        if self._draft.fleet.books.limited(need.team):
+            self._draft.forget(need)  # It counts no more against the quota that refused a second one.
+        return self._draft.place(need, key[1])
+
+    def _largest_first(self, keys: Iterable[Key]) -> list[Key]:
+        return sorted(keys, key=lambda each: (-_size(self._draft.need_of(each)), each))
 
     def _may_follow(self, need: Need, cause: _Cause, left: int) -> bool:
         """Are there others whose moving, ``left`` at most, could make room for one that has no place elsewhere? As things were before
@@ -201,16 +261,19 @@ class Room:
         """Is there anybody on it who has another place?"""
         if host.host.environment != need.environment:
             return False
+        draft = self._draft
         if "kinds" not in host.answers:
-            needs = [self._draft.need_of(key) for key in map(self._draft.movable, self._there(host)) if key is not None]
-            host.answers["kinds"] = list({self._draft.kind(need): need for need in needs}.values())
-        return any(not self._draft.hopeless(need) for need in host.answers["kinds"])
+            keys = [key for key in map(draft.movable, self._there(host)) if key is not None]
+            kinds = {draft.kind(need): need for need in map(draft.need_of, keys)}
+            host.answers["kinds"] = list(kinds.values()), any(self._fills(host, key) for key in keys)
+        kinds, filled = host.answers["kinds"]
+        return filled or any(not draft.hopeless(need) or draft.bound_by_quota(need) for need in kinds)
 
     def _resettle(self, keys: Sequence[Key], cause: _Cause, left: int, gone: dict[Key, Placement]) -> bool:
         """Another place for each, the largest first; for them others may move in turn."""
-        for key in sorted(keys, key=lambda each: (-_size(self._draft.need_of(each)), each)):
+        for key in self._largest_first(keys):
             need, before = self._draft.need_of(key), set(gone)
-            place = self._draft.place(need, key[1])
+            place = self._elsewhere(key)
             if place is None and left:
                 place = self._by_moves(need, key[1], cause, left, gone)
                 left -= sum(self._draft.need_of(each).move_cost for each in gone if each not in before)

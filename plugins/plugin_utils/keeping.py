@@ -38,10 +38,16 @@ def by_replica(previous: Iterable[Placement], fleet: Fleet) -> Mapping[Key, Plac
 
 def keep_all(draft: Draft) -> None:
     """Who stays: adopted services first, for nothing moves them; then those that ask for what they had, so that nobody who grows
-    pushes them out; then by priority and name. What a team has borrowed comes after what is everybody's own."""
+    pushes them out; then by priority, those that count least against a quota first, so that as many stay as can where it was lowered; then
+    by name. What a team has borrowed comes after what is everybody's own."""
     changed, needs = draft.problem.changed, draft.needs
     wanted = [(needs[service], replica) for service, replica in draft.before if service in needs and replica <= needs[service].replicas]
-    wanted.sort(key=lambda each: (not each[0].adopted, each[0].service in changed, -each[0].priority, each[0].service, each[1]))
+
+    def turn(each: tuple[Need, int]) -> tuple[object, ...]:
+        need, replica = each
+        return not need.adopted, need.service in changed, -need.priority, _counted(draft, need, replica), need.service, replica
+
+    wanted.sort(key=turn)
     borrowed = []
     for need, replica in wanted:
         if not keep(draft, need, draft.before[(need.service, replica)], own=True) and draft.fleet.books.limited(need.team):
@@ -51,6 +57,16 @@ def keep_all(draft: Draft) -> None:
     for host in draft.fleet.hosts.values():
         host.claimed.clear()
     part(draft)
+
+
+def _counted(draft: Draft, need: Need, replica: int) -> int:
+    """MiB that a replica's place counts against the quota of its team; 0 where there is none."""
+    if not draft.fleet.books.limited(need.team):
+        return 0
+    place = draft.before[need.service, replica]
+    host = draft.fleet.hosts.get(place.host)
+    charge = unseen_charge(need) if host is None else host.charge(need, place)
+    return sum(amount for _board, what, amount in charge if what == "memory")
 
 
 def part(draft: Draft) -> list[Key]:

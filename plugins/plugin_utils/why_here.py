@@ -157,7 +157,7 @@ def _reason(scene: Scene, need: Need, place: Placement, change: str, displaced: 
         text = "kept: it is adopted, and nothing moves it" if need.adopted else f"kept: {place.host} is not seen in this run"
         return Reason(place.service, place.replica, change, 0, 0, "", text)
     host.unseat(need, place)
-    every = [offer for offer in offers(scene.fleet, need) if not in_the_way(scene.fleet, offer.host, need)]
+    every = [offer for offer in offers(scene.fleet, need) if _may_be_there(scene, need, place, offer.host)]
     gpus = sum(gpu_refusal(state, need) is None for offer in every for state in offer.host.gpus)
     scene.occupy(place)
     what = f"{place.slice or place.mode} on {place.host} {','.join(uuid[:12] for uuid in place.gpus)}, "
@@ -169,6 +169,13 @@ def _reason(scene: Scene, need: Need, place: Placement, change: str, displaced: 
     else:
         what, words = f"{what}{change}: ", f"{could}{_decided(need, host, every)}"
     return Reason(place.service, place.replica, change, len(every), gpus, what, words)
+
+
+def _may_be_there(scene: Scene, need: Need, place: Placement, host: HostState) -> bool:
+    """Are its ports free there, and would it be in the way of no rollout?"""
+    own = dict(place.ports) if host.host.name == place.host else {}
+    ports = host.choose_ports(need, place.name, own, scene.fleet.asked)
+    return not isinstance(ports, str) and not in_the_way(scene.fleet, host, need)
 
 
 def _could(every: Collection[Offer], gpus: int) -> str:

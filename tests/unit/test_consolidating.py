@@ -59,6 +59,7 @@ def test_two_half_full_gpus_become_one() -> None:
         WITHIN,
         "1 of 2 GPUs in use becomes empty by 1 move, which counts as 1 of at most 1",
         "a100-sxm4-80gb in production: 2 open GPUs hold slices; 1 move of these among them leaves no fewer than 1"
+        " while each slice stays as large"
         f" (proven by {program.version()})",
     ]
 
@@ -179,6 +180,19 @@ def test_a_service_does_not_become_less_spread() -> None:
     assert len({each.partition(":")[0] for each in tidied(asked("gpu"), 5).values()}) == 2
     assert len({each.partition(":")[0] for each in tidied(asked("host"), 5).values()}) == 2
     assert len({each.partition(":")[0] for each in tidied(asked("pack"), 5).values()}) == 1
+
+
+def test_where_another_host_would_be_less_spread_a_move_within_the_host_will_do() -> None:
+    # 'aa-1' has a slice larger than it needs; 'aa-2' is on the other host, which has room.
+    hosts = [host(gpu(0), gpu(1)), host(gpu(0, "h2"), name="h2")]
+    needs = [need("aa", replicas=2), need("bb", "slice", rules=Rules(apart=("cc",))), need("cc", "slice", adopted=True)]
+    before = [
+        place("aa", "1:7g.80gb@0"),
+        place("aa", "0:1g.10gb@0", replica=2, on="h2"),
+        place("bb", "0:1g.10gb@0"),
+        place("cc", "0:1g.10gb@1", on="h2"),
+    ]
+    assert tidied(problem(hosts, needs, before), 1)["aa-1"] == "h1/0:1g.10gb@1"
 
 
 def test_room_that_is_kept_for_a_rollout_stays() -> None:
@@ -370,7 +384,7 @@ def test_the_proof_knows_that_whoever_is_needed_may_go_after_those_that_need_it(
     needs = [need("aa", memory_mib=19000), need("bb", memory_mib=30000, adopted=True), need("dd", rules=Rules(together=("aa", "bb")))]
     hosts = [host(gpu(0, name), name=name) for name in ("h1", "h2")]
     before = [place("aa", "0:2g.20gb@0", on="h2"), place("dd", "0:1g.10gb@4", on="h2"), place("bb", "0:3g.40gb@0")]
-    assert "no fewer than 1 (proven" in consolidated(problem(hosts, needs, before), 2).lines[-1]
+    assert "no fewer than 1 while each slice stays as large (proven" in consolidated(problem(hosts, needs, before), 2).lines[-1]
 
 
 def test_whoever_is_new_does_not_move() -> None:

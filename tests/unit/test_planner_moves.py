@@ -12,7 +12,19 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import why_not
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Placement, Problem, Resources, Rules, Solution, planned
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    Drain,
+    Host,
+    Limit,
+    Need,
+    Placement,
+    Problem,
+    Quota,
+    Resources,
+    Rules,
+    Solution,
+    planned,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import Order, order
 from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
@@ -290,6 +302,49 @@ def test_those_who_wait_for_each_other_are_told_who_is_stopped() -> None:
     assert [(step.verb, step.service) for step in made.steps] == [("stop", "bb"), ("move", "aa"), ("start", "bb")]
     assert [each.service for each in made.outages] == ["bb"]
     played(given_, made)
+
+
+A_QUARTER = Resources(cpus=3)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "needs", "before", "quotas"),
+    [
+        (  # One more of 'bb' would be above its team's quota.
+            [host(gpu(0, mig=True)), host(gpu(0, "h2", mig=True), name="h2", modes=("mig",))],
+            [need("bb", team="claims"), need("zz", "exclusive", team="fraud")],
+            [place("bb", "0:1g.10gb@0")],
+            (Quota("claims", (Limit("memory", 9856),)),),
+        ),
+        (  # The host has no CPUs for one more of 'bb'.
+            [host(gpu(0, mig=True), gpu(1, mig=True), capacity=Resources(cpus=8))],
+            [need("bb", memory_mib=30000, replicas=2, resources=A_QUARTER), need("zz", memory_mib=60000, resources=Resources(cpus=1))],
+            [place("bb", "0:3g.40gb@0"), place("bb", "1:3g.40gb@0", replica=2)],
+            (),
+        ),
+        (  # A rule keeps a second one of 'bb' off the host.
+            [host(gpu(0, mig=True), gpu(1, mig=True))],
+            [need("aa", memory_mib=30000, priority=90), need("bb", memory_mib=30000, rules=Rules(max_per_host=1)), need("zz", memory_mib=60000)],
+            [place("aa", "0:3g.40gb@0"), place("bb", "1:3g.40gb@0")],
+            (),
+        ),
+        (  # 'bb' has more of the only GPU than it needs by now.
+            [host(gpu(0, mig=True))],
+            [need("bb"), need("zz")],
+            [place("bb", "0:7g.80gb@0")],
+            (),
+        ),
+    ],
+    ids=["quota", "CPU", "rule", "slice"],
+)
+def test_whoever_is_in_its_own_way_alone_moves(
+    hosts: list[Host], needs: list[Need], before: list[Placement], quotas: tuple[Quota, ...]
+) -> None:
+    asked = replace(problem(hosts, needs, before), moves=1, quotas=quotas)
+    made = make_plan(asked)
+    assert planner_checker.complaints(asked, made) == []
+    assert made.unplaced == ()
+    assert [(each.service, each.by, each.way) for each in made.displaced] == [("bb", "zz-1", "moved")]
 
 
 def test_nobody_is_stopped_who_waits_for_a_circle_and_is_not_of_it() -> None:

@@ -33,6 +33,17 @@ def test_what_decided_is_the_first_thing_in_which_the_next_host_is_worse() -> No
     assert [each.text.partition("; ")[2] for each in spread] == ["chosen for the fewest replicas of it on a host"] * 2
 
 
+def test_a_host_whose_port_somebody_else_has_is_not_counted() -> None:
+    listens = {"h1": frozenset({9090}), "h2": frozenset[int]()}
+    fleet = [host(l40s(0, name), name=name, modes=("shared",), listening=ports) for name, ports in listens.items()]
+    both = [need(name, "shared", 8000, ports=(("http", 8080),)) for name in ("aa", "bb")]
+    assert [line.partition("new: ")[2] for line in lines(problem(fleet, both))] == ["the only GPU with room for it"] * 2
+    # Its own port is in use because it runs.
+    before = (place("aa", "0", mode="shared", http=9090),)
+    (told,) = lines(problem(fleet[:1], [need("aa", "shared", 8000, ports=(("http", 9090),))], before))
+    assert told.endswith("kept: its place is still right; the only GPU with room for it")
+
+
 def test_hosts_that_are_alike_are_told_apart_by_name() -> None:
     fleet = [host(gpu(0, name), name=name) for name in ("h2", "h1", "h3")]
     assert lines(problem(fleet, [need()])) == [
