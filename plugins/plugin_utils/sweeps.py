@@ -13,29 +13,28 @@ from functools import wraps
 P = t.ParamSpec("P")
 R = t.TypeVar("R")
 
-# So many objects (some 200 MiB) are not worth a sweep.
+# So many objects (some 200 MiB) may have come to stay before a sweep is worth its time.
 FEW_OBJECTS = 2_000_000
 
 
 class _Heap:
-    """``limit``: the objects that may be there before all of them are swept."""
+    """``fresh``: the objects that came since the last sweep, those that have gone by themselves in the end among them."""
 
-    limit = FEW_OBJECTS
+    fresh = 0
 
     def settle(self) -> None:
         """What is there by now counts as old: else all of it would be looked through as soon as the sweeps are on again.
 
-        Python itself seldom sweeps what is old; who asks for one plan after the other has it swept whenever twice as much is there as
-        after the last time.
+        Python itself seldom sweeps what is old. Who asks for one plan after the other has it swept when enough has come.
         """
+        self.fresh += gc.get_count()[0]
         if gc.get_freeze_count():
             return  # Somebody else keeps objects apart, which thawing would bring back.
-        gc.freeze()
-        there = gc.get_freeze_count()
-        gc.unfreeze()
-        if there > self.limit:
+        if self.fresh > FEW_OBJECTS:
             gc.collect()
-            self.limit = max(FEW_OBJECTS, 2 * len(gc.get_objects()))
+            self.fresh = 0
+        gc.freeze()
+        gc.unfreeze()
 
 
 _heap = _Heap()

@@ -32,23 +32,24 @@ def _settled() -> t.Iterator[None]:
     gc.enable()
 
 
-def test_knots_are_swept_when_too_much_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_knots_are_swept_when_enough_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
     heap = sweeps._Heap()
     monkeypatch.setattr(sweeps, "_heap", heap)
-    monkeypatch.setattr(sweeps, "FEW_OBJECTS", 1_000)
+    monkeypatch.setattr(sweeps, "FEW_OBJECTS", 10_000)
     known: list[weakref.ref[Knot]] = []
 
     @sweeps.without_sweeps
-    def tie() -> None:
+    def tie(others: int) -> list[list[int]]:
         assert not gc.isenabled()
         known.append(weakref.ref(Knot()))
+        return [[number] for number in range(others)]
 
-    tie()
-    assert known[0]() is not None, "nothing is swept while little is there"
-    heap.limit = 0
-    tie()
-    assert [each() for each in known] == [None, None]
-    assert heap.limit >= len(gc.get_objects()), "and not again until much more is there"
+    tie(1_000)
+    assert known[0]() is not None, "nothing is swept while little has come"
+    stays = [tie(6_000), tie(6_000)]
+    assert [each() for each in known] == [None, None, None]
+    assert heap.fresh == 0
+    assert len(stays[1]) == 6_000
     assert gc.isenabled()
 
 
