@@ -27,6 +27,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_p
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
     FLEET,
     HostPlan,
+    as_told,
     fleet_text,
     keep_host_plan,
     make_host_plan,
@@ -138,6 +139,8 @@ def plan_fleet(
     # A plan that moves nobody says what the last one that did has said: that may be still to be carried out.
     turns = made if made.steps or last_fleet is None else read_turns(*last_fleet)
     same = last_fleet is not None and all(plan is previous.get(name) for name, plan in plans.items())
+    if same and last_fleet is not None:
+        unplaced = as_told(*last_fleet, unplaced)
     # What stands was proven when it was made; asked again with everybody where they are, less would be.
     proof = (read_proof(*last_fleet, unplaced) if same and last_fleet is not None else None) or proof_data(solution)
     fleet, bare = fleet_text(unplaced, settings, turns, proof), fleet_text(unplaced, None, turns)

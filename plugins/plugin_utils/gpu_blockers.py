@@ -10,10 +10,12 @@ import typing as t
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, named_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MOST_SHARED_COMPUTE, Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
+    ABOVE_ALL,
     LOSERS,
     Blocker,
     Edit,
@@ -39,6 +41,8 @@ class Look:
 
     def blockers(self) -> tuple[Blocker, ...] | None:
         """All that is in the way; None when nothing could make this GPU right."""
+        if self._is_unseen():
+            return tuple(self._closed())
         size = self._size()
         if size is not None:
             if not size.options:
@@ -56,6 +60,10 @@ class Look:
                 return None
             found.append(used)
         return tuple(found)
+
+    def _is_unseen(self) -> bool:
+        """Does nobody see what it has, because a guest has it or it is lost?"""
+        return self.gpu.blocked is not None and (not self.gpu.memory_mib or (self.mode == "mig" and self.gpu.geometry is None))
 
     def _board(self) -> Iterator[Blocker]:
         need, board = self.need, self.gpu.board
@@ -76,7 +84,10 @@ class Look:
     def _policy(self) -> Iterator[Blocker]:
         gpu, host = self.gpu, self.host
         if gpu.pin is not None and (gpu.pin.mode != self.mode or (self.mode == "shared" and gpu.pin.sharing != self.need.sharing)):
-            yield Blocker("pinned layout", (self._unpin(),))
+            options = [self._unpin()]
+            if self.mode == gpu.pin.mode == "shared" and gpu.pin.sharing is not None:
+                options.append(self._shared_by(gpu.pin.sharing))
+            yield Blocker("pinned layout", tuple(options))
             return
         if gpu.pin is not None:
             return
@@ -123,6 +134,8 @@ class Look:
     def _size(self) -> Blocker | None:
         """A need that this board could not serve, even empty."""
         need, gpu = self.need, self.gpu
+        if self._is_unseen():
+            return None
         if need.isolation == "slice":
             names = self._acceptable(need)
             return None if names else Blocker("profile", tuple(self._other_slices()))
@@ -182,9 +195,13 @@ class Look:
         without = [name for name in fields if getattr(self.need, name) is not None]
         said = {"isolation": isolation, **besides}
         words = and_words([f"'{name}: {value}'" for name, value in said.items()])
+        edits = {**said, **dict.fromkeys(without)}
+        if not self.need.memory_mib:
+            # Only the profile has said how much it needs.
+            edits["memory_mib"] = self.gpu.memory_mib
+            words += f" and how much 'memory' it needs, up to {format_size(self.gpu.memory_mib)}"
         text = f"write {words}{_without(without)}: {self.host.name} has {mode} GPUs"
-        edits = (Edit("service", self.need.service, name, value) for name, value in {**said, **dict.fromkeys(without)}.items())
-        return option_of("isolation", text, *edits)
+        return option_of("isolation", text, *(Edit("service", self.need.service, name, value) for name, value in edits.items()))
 
     def _used(self) -> Blocker | None:
         """What others have of the GPU already."""
@@ -195,7 +212,7 @@ class Look:
             if state.best_cut(self._acceptable(need)) is not None:
                 return None
             owners = self._pinned_owners()
-            options = [*self._takers(owners), self._unpin()] if owners else [self._unpin()]
+            options = [*(self._takers(owners) if owners else ()), self._unpin(), *self._smaller()]
             return Blocker(self._word(owners) if owners else "pinned layout", tuple(options))
         if state.mode is not None and state.mode != self.mode:
             return self._by(self._everybody())
@@ -206,10 +223,18 @@ class Look:
             gone = self.scene.way_in(state, names)
             owners = () if gone is None else tuple(sorted({state.owners[one] for one in gone}))
             blocker = self._by(owners)
-            return None if blocker is None else blocker._replace(options=(*blocker.options, *self._smaller()))
+            if blocker is None:
+                return None
+            low = self.scene.way_in(state, names, need.priority) if self._outranked(owners) else None
+            lower = tuple(sorted({state.owners[one] for one in low or ()}))
+            return blocker._replace(options=(*blocker.options, *self._takers(lower), *self._smaller()))
         if self.mode == "whole":
             return self._by(self._everybody()) if state.tenants else None
         return self._shared()
+
+    def _outranked(self, owners: Iterable[str]) -> bool:
+        """Is somebody among them who would give way to nobody of this priority?"""
+        return any(self.scene.priority(name) >= self.need.priority for name in owners)
 
     def _everybody(self) -> tuple[str, ...]:
         strangers = len(self.state.fixed) != len(self.state.owners)
@@ -219,14 +244,22 @@ class Look:
         """Who has a pinned slice that would do; the one that is easiest to ask."""
         names = self._acceptable(self.need)
         owners = [name for one, name in self.state.owners.items() if one.profile in names]
-        return tuple(sorted(owners, key=lambda name: (self.scene.hard_to_ask(name), self.scene.priority(name), name))[:1])
+        return tuple(sorted(owners, key=self._ease)[:1])
+
+    def _ease(self, name: str) -> tuple[t.Any, ...]:
+        """Whom it is easier to ask to go comes first: whose lease ends first, then the lowest priority; of a service the last replica, which
+        'replicas' takes away alone."""
+        service, replica = key_of(name)
+        return self.scene.hard_to_ask(name), self.scene.leases.get(name, ""), self.scene.priority(name), service, -replica
 
     def _smaller(self) -> Iterator[Option]:
         """The largest slice for which there is room here, when it is smaller than what is asked for."""
         need, state = self.need, self.state
         if state.cutter is None:
             return
-        for profile in sorted(state.cutter.profiles.values(), key=lambda each: (-each.memory_mib, each.name)):
+        # Without what only one slice of a GPU has ('+me'), the same size is the nearest.
+        plain = (need.profile or "").partition("+")[0]
+        for profile in sorted(state.cutter.profiles.values(), key=lambda each: (each.name != plain, -each.memory_mib, each.name)):
             slower = bool(need.compute) and profile.sm < (need.compute or 0) * state.cutter.sm
             fits = profile.memory_mib < need.memory_mib or need.profile is not None
             if not (fits or slower) or "+" in profile.name or state.best_cut((profile.name,)) is None:
@@ -243,7 +276,7 @@ class Look:
                 text = f"ask for {part:g} of the compute in place of {need.compute:g}: {self.where} has room for it"
                 yield option_of("compute", text, edits[-1], more=1 - part / (need.compute or 1))
                 return
-            text = f"ask for {profile.name} ({size}) or less: {self.where} has room for it"
+            text = f"ask for {profile.name} ({size}){'' if need.profile else ' or less'}: {self.where} has room for it"
             share = profile.memory_mib / max(need.memory_mib, profile.memory_mib, 1)
             yield option_of("profile" if need.profile else "memory", text, *edits, more=1 - share)
             return
@@ -260,6 +293,8 @@ class Look:
         going = self._fewest_sharers()
         asked = self._by(going)
         options = [] if asked is None else list(asked.options)
+        if asked is not None and self._outranked(going):
+            options += self._takers(self._fewest_sharers(need.priority))
         cause = self._word(going)
         if len(state.tenants) >= host.shared_max:
             more = len(state.tenants) + 1
@@ -282,10 +317,11 @@ class Look:
                 options.append(option_of("shared_compute", text, Edit("host", host.name, "shared_compute", more_compute)))
         return Blocker(cause, tuple(options))
 
-    def _fewest_sharers(self) -> tuple[str, ...]:
-        """The fewest who would leave room on a shared GPU, of as many those who are easiest to ask; all of them if that is not enough."""
+    def _fewest_sharers(self, below: int = ABOVE_ALL) -> tuple[str, ...]:
+        """The fewest who would leave room on a shared GPU, of as many those who are easiest to ask; all of them if that is not enough.
+        ``below``: only of those whose priority is below this one."""
         state, need = self.state, self.need
-        turn = sorted(state.tenants, key=lambda name: (self.scene.hard_to_ask(name), self.scene.priority(name), name))
+        turn = sorted((name for name in state.tenants if self.scene.priority(name) < below), key=self._ease)
         lacks = need.memory_mib - state.memory_free, round((need.compute or 0) - state.compute_free, 6)
 
         def gives(names: Iterable[str]) -> bool:

@@ -370,6 +370,16 @@ def read_proof(path: str, text: str, unplaced: Sequence[Data]) -> Data | None:
     return found.proof if found.unplaced == list(unplaced) else None
 
 
+def as_told(path: str, text: str, unplaced: Iterable[dict[str, t.Any]]) -> list[dict[str, t.Any]]:
+    """The same lines; where the last plan told besides whom somebody gave way to, and nothing else has changed, as it told them."""
+    last = {(line.get("service"), line.get("replica")): str(line.get("reason")) for line in check(_Fleet, read_yaml(text, path)).unplaced}
+    lines = []
+    for line in unplaced:
+        before = last.get((line["service"], line["replica"]), "")
+        lines.append({**line, "reason": before} if before.endswith(f": {line['reason']}") else line)
+    return lines
+
+
 def read_settings(path: str, text: str) -> Settings | None:
     """What a ``fleet.yml`` says of settings; None for one that was written before there were any.
 

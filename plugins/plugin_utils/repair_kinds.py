@@ -95,6 +95,9 @@ OF_THE_NEED: t.Final = frozenset({"model", "compatibility", "profile", "memory",
 #: In place of a service's name while a finding holds for all that ask for the same.
 SELF: t.Final = ""
 
+#: Above every priority.
+ABOVE_ALL: t.Final = 101
+
 
 #: In a text, in place of those who lose their places by it, until a plan has said who they are.
 LOSERS: t.Final = "{losers}"

@@ -27,6 +27,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
+    ABOVE_ALL,
     SELF,
     Blocker,
     Edit,
@@ -258,12 +259,15 @@ class Scene:
     def _rules_of(self, service: str) -> Rules:
         return self.needs[service].rules if service in self.needs else Rules()
 
-    def way_in(self, state: GpuState, names: tuple[str, ...]) -> tuple[Slice, ...] | None:
-        """The fewest slices that have to go so that one of the profiles has room on a GPU in mode mig; None when nothing makes room."""
+    def way_in(self, state: GpuState, names: tuple[str, ...], below: int = ABOVE_ALL) -> tuple[Slice, ...] | None:
+        """The fewest slices that have to go so that one of the profiles has room on a GPU in mode mig; None when nothing makes room.
+
+        ``below``: only of those whose priority is below this one.
+        """
         cutter = state.cutter
         if cutter is None:
             return None
-        key = (id(cutter), state.fixed, tuple(sorted(state.owners.items())), names)
+        key = (id(cutter), state.fixed, tuple(sorted(state.owners.items())), names, below)
         if key not in self._ways:
             found = []
             for start, profile, gone, memory in cutter.ways(state.fixed, names):
@@ -271,6 +275,7 @@ class Scene:
                     asked = sum(self.hard_to_ask(state.owners[one]) for one in gone)
                     ends = max(self.leases.get(state.owners[one], "") for one in gone) if gone else ""
                     highest = max((self.priority(state.owners[one]) for one in gone), default=0)
-                    found.append((asked, ends, len(gone), highest, memory, start, profile, gone))
+                    if highest < below:
+                        found.append((asked, ends, len(gone), highest, memory, start, profile, gone))
             self._ways[key] = min(found)[-1] if found else None
         return self._ways[key]

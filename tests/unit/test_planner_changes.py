@@ -11,9 +11,10 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import edited, propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Limit, Problem, Quota, Resources, Rules, Workspace, planned
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Limit, Pin, Problem, Quota, Resources, Rules, Workspace, planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal, told
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import CAUSES, COSTS
 from ansible_collections.gpuops.fleet.tests.bench.planner import explanations, planted, small_fleet
@@ -360,6 +361,34 @@ FIRST: dict[str, tuple[Problem, dict[str, str], str, str]] = {
         "in use",
         "write 'sharing: time-slice', as GPUs of h1 are shared",
     ),
+    "a profile and nothing else, where no board has it": (
+        problem([host(l40s(), **WHOLE_ONLY)], [need(profile="2g.20gb", memory_mib=0)]),
+        {},
+        "profile",
+        "write 'isolation: exclusive' and how much 'memory' it needs, up to 46068 MiB, without 'profile': h1 has whole GPUs",
+    ),
+    "a pinned GPU that is shared in another way": (
+        problem([host(l40s(pin=Pin("shared", sharing="time-slice")))], [need(isolation="shared", memory_mib=4000, sharing="mps")]),
+        {},
+        "pinned layout",
+        "write 'sharing: time-slice', as GPUs of h1 are shared",
+    ),
+    "a pinned slice that is a little too small": (
+        problem([host(gpu(slices="1g.10gb@0", pin=Pin("mig", slices=(Slice(0, "1g.10gb"),))), modes=("whole",))], [need(memory_mib=10240)]),
+        {},
+        "pinned layout",
+        "take h1 GPU-h1-0 out of fleet_gpu_layouts and allow 'mig' in fleet_gpu_modes",
+    ),
+    "the lease that ends first": (
+        problem(
+            [host(l40s(), shared_max=2, **SHARED_ONLY)],
+            [need(name, "shared", 4000) for name in ("nb", "nc", "ocr")],
+            [place(name, "0", mode="shared") for name in ("nb", "nc")],
+        ),
+        {"nb-1": "2026-12-09", "nc-1": "2026-12-03"},
+        "policy mode",
+        "wait for h1 GPU-h1-0 until the lease of nc-1 ends on 2026-12-03, and remove the manifest of nc then",
+    ),
     "fewer GPUs": (
         problem(
             [host(*(gpu(number) for number in range(4)))],
@@ -427,6 +456,49 @@ def test_what_the_owner_can_write_is_told_first_and_word_for_word(name: str) -> 
     found = proposals(asked, leases=leases)[0]
     assert (found.cause, found.changes[0].sentence) == (cause, sentence)
     assert places(asked, found)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        problem(
+            [host(gpu(mig=True))],
+            [need("base", replicas=2, priority=20), need("cee", memory_mib=39000, priority=90), need("want", memory_mib=39000, priority=80)],
+            [place("base", "0:1g.10gb@0"), place("base", "0:1g.10gb@1", replica=2), place("cee", "0:3g.40gb@4")],
+        ),
+        problem(
+            [host(l40s(), **SHARED_ONLY)],
+            [
+                need("base", "shared", 10240, replicas=2, priority=20),
+                need("cee", "shared", 20480, priority=90),
+                need("want", "shared", 20480, priority=80),
+            ],
+            [place("base", "0", mode="shared"), place("base", "0", replica=2, mode="shared"), place("cee", "0", mode="shared")],
+        ),
+    ],
+    ids=["slices", "shares"],
+)
+def test_two_lower_ones_give_way_where_one_would_be_enough_that_is_higher(asked: Problem) -> None:
+    (found,) = proposals(asked)
+    sentences = [change.sentence for change in found.changes]
+    assert sentences[1:] == ["allow fleet_preemption: base-1 and base-2 would give way"]
+    assert all(places(asked, found, number) for number in range(2))
+
+
+def test_what_only_one_slice_of_a_gpu_has_is_left_out_before_the_size_changes() -> None:
+    asked = problem(
+        [host(gpu(mig=True))],
+        [need("base", profile="1g.10gb+me", memory_mib=0), need("want", profile="1g.10gb+me", memory_mib=0)],
+        [place("base", "0:1g.10gb+me@0")],
+    )
+    assert proposals(asked)[0].changes[0].sentence == "ask for 1g.10gb (9856 MiB): h1 GPU-h1-0 has room for it"
+
+
+@pytest.mark.parametrize("isolation", ["slice", "exclusive", "shared"])
+def test_a_gpu_that_a_guest_has_is_lost_and_not_too_small(isolation: str) -> None:
+    away = gpu(geometry=None, memory_mib=0, blocked="held by vfio for guest vm1")
+    asked = problem([host(away, modes=("mig", "whole", "shared"))], [need(isolation=isolation)])
+    assert [each.cause for each in proposals(asked)] == ["lost"]
 
 
 def test_of_many_replicas_without_a_host_the_last_are_told_how_many_all_need() -> None:

@@ -107,6 +107,21 @@ def test_the_table_says_where_and_what_changes() -> None:
     assert plan(without_train, first, lost).table[3].endswith("moved from h1 GPU-h1-1 1g.10gb@0: its GPU is lost")
 
 
+def test_whom_somebody_gave_way_to_is_said_as_long_as_nothing_changes() -> None:
+    whole = "{isolation: exclusive, memory: 60 GiB}"
+    given = hosts()
+    given["h1"]["facts"]["gpus"] = given["h1"]["facts"]["gpus"][:1]
+    given["h1"]["policy"]["fleet_preemption"] = "lower"
+    given["h2"]["policy"]["fleet_preemption"] = "lower"
+    low = [("m/a.yml", manifest_text("low", gpu=whole, priority="20"))]
+    both = [*low, ("m/b.yml", manifest_text("high", gpu=whole, priority="80"))]
+    first = plan(both, plan(low, given=given), given)
+    assert first.unplaced[0]["reason"].startswith("it gave way to high-1: h1: 1 GPU already whole for high-1; ")
+    last = {name: (f"plans/{name}.yml", each.text) for name, each in first.plans.items()}
+    again = plan_fleet(both, last, given, CATALOGUE, ["http"], last_fleet=("plans/fleet.yml", first.fleet))
+    assert texts(again) == texts(first)
+
+
 def test_what_has_no_place_is_in_the_fleet_file() -> None:
     planned = plan([("m/a.yml", manifest_text(environment="training"))])
     reason = "no host has the environment 'training'; what would help: write environment 'production', or set fleet_environment on a host"
