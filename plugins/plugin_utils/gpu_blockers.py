@@ -247,8 +247,10 @@ class Look:
         return tuple(sorted(owners, key=self._ease)[:1])
 
     def _ease(self, name: str) -> tuple[t.Any, ...]:
-        """Whom it is easier to ask to go comes first: whose lease ends first, then the lowest priority; of a service the last replica, which
-        'replicas' takes away alone."""
+        """Whom it is easier to ask to go comes first: whose lease ends first, then the lowest priority.
+
+        Of a service the last replica, which 'replicas' takes away alone.
+        """
         service, replica = key_of(name)
         return self.scene.hard_to_ask(name), self.scene.leases.get(name, ""), self.scene.priority(name), service, -replica
 

@@ -196,9 +196,7 @@ class _Making:
             for step in self._steps
             if step.verb == "move" and step.old is not None and step.new is not None and step.old.host == step.new.host
         )
-        return Order(
-            tuple(self._steps), tuple(self.outages), tuple(each for each in pauses if (each.service, each.replica) not in stopped)
-        )
+        return Order(tuple(self._steps), tuple(self.outages), tuple(each for each in pauses if (each.service, each.replica) not in stopped))
 
     def _go(self, key: Key) -> None:
         stopped = key not in self._site.running

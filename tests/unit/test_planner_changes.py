@@ -14,7 +14,17 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import edited, propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Limit, Pin, Problem, Quota, Resources, Rules, Workspace, planned
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    Bar,
+    Limit,
+    Pin,
+    Problem,
+    Quota,
+    Resources,
+    Rules,
+    Workspace,
+    planned,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal, told
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import CAUSES, COSTS
 from ansible_collections.gpuops.fleet.tests.bench.planner import explanations, planted, small_fleet
@@ -463,7 +473,11 @@ def test_what_the_owner_can_write_is_told_first_and_word_for_word(name: str) -> 
     [
         problem(
             [host(gpu(mig=True))],
-            [need("base", replicas=2, priority=20), need("cee", memory_mib=39000, priority=90), need("want", memory_mib=39000, priority=80)],
+            [
+                need("base", replicas=2, priority=20),
+                need("cee", memory_mib=39000, priority=90),
+                need("want", memory_mib=39000, priority=80),
+            ],
             [place("base", "0:1g.10gb@0"), place("base", "0:1g.10gb@1", replica=2), place("cee", "0:3g.40gb@4")],
         ),
         problem(

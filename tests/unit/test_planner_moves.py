@@ -324,7 +324,11 @@ A_QUARTER = Resources(cpus=3)
         ),
         (  # A rule keeps a second one of 'bb' off the host.
             [host(gpu(0, mig=True), gpu(1, mig=True))],
-            [need("aa", memory_mib=30000, priority=90), need("bb", memory_mib=30000, rules=Rules(max_per_host=1)), need("zz", memory_mib=60000)],
+            [
+                need("aa", memory_mib=30000, priority=90),
+                need("bb", memory_mib=30000, rules=Rules(max_per_host=1)),
+                need("zz", memory_mib=60000),
+            ],
             [place("aa", "0:3g.40gb@0"), place("bb", "1:3g.40gb@0")],
             (),
         ),
