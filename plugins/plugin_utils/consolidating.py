@@ -176,9 +176,7 @@ class _Tidying:
         hosts = self.draft.fleet.hosts
         was = self._nearness(need, hosts[old.host.name], old)
         found = (
-            offer
-            for host in hosts.values()
-            for offer in offers_of(host, need, [state for state in host.gpus if state.gpu.uuid in open_])
+            offer for host in hosts.values() for offer in offers_of(host, need, [state for state in host.gpus if state.gpu.uuid in open_])
         )
 
         def order(offer: Offer) -> tuple[t.Any, ...]:

@@ -121,7 +121,7 @@ def _fewest(run: Callable[[Sequence[int]], _Making]) -> _Making:
     """The run in which fewest are stopped first, and those of the lowest priority. The first run stops the lowest each time; then another
     one is stopped at one of those moments, then at two of them, and so on."""
     best = run(())
-    tried, waiting = 1, deque([((), best)])
+    tried, waiting = 1, deque[tuple[tuple[int, ...], _Making]]([((), best)])
     while waiting:
         choices, made = waiting.popleft()
         for moment in range(len(choices), len(made.offered)):
