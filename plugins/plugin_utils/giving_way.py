@@ -14,17 +14,16 @@ import itertools
 import operator
 import typing as t
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from functools import cache
 
-from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import stay
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.leaving_gpus import May, Where, of_one_gpu, of_whole_gpus
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import every, question_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Displacement, Need, Placement
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Displacement, Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, counted
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
 
 # How often moves are tried for one replica, and in one plan; and how many ways are looked at, to see which are worth a try: who finds a
 # place by moves has mostly found it after 10 looks, and never after more than 284 in a thousand plans of 20 to 200 GPUs.
@@ -51,11 +50,8 @@ class _Cause(t.NamedTuple):
     known: dict[object, bool]
 
 
-May = Callable[[str], bool]
 # A replica: its need, and its number.
 _Who = tuple[Need, int]
-# A GPU by its address, and which of the places there.
-_Where = tuple[str, int]
 
 
 class Room:
@@ -352,19 +348,19 @@ class Room:
         if force and (all_ := self._all(host, there, may)):
             yield self._way(host, all_, ("~", 99), force)
 
-    def _sets(self, host: HostState, need: Need, priority: int, force: bool, may: May) -> Sequence[tuple[_Where, Sequence[str], Way]]:
+    def _sets(self, host: HostState, need: Need, priority: int, force: bool, may: May) -> Sequence[tuple[Where, Sequence[str], Way]]:
         """Who would have to leave which GPUs, and that as a way: the same for all that ask the same and have no replica on the host."""
         own = need.service in host.replicas or need.rules.together
         asked = None if own else ("sets", question_of(self._draft.fleet, need), priority, force)
         if asked is None or asked not in host.answers:
             most = sum(len(state.names()) for state in host.gpus) if force else self._draft.problem.moves
             whole = need.isolation == "exclusive"
-            found = _whole(host, need, may, len if force else self._cost) if whole else _one(host, need, may)
+            found = of_whole_gpus(host, need, may, len if force else self._cost) if whole else of_one_gpu(host, need, may)
             sets = [(where, names, self._way(host, names, where, force)) for where, names in found if len(names) <= most]
             if asked is None:
                 return sets
             host.answers[asked] = sets
-        known: list[tuple[_Where, Sequence[str], Way]] = host.answers[asked]
+        known: list[tuple[Where, Sequence[str], Way]] = host.answers[asked]
         return known
 
     def _all(self, host: HostState, there: Sequence[str], may: May) -> list[str]:
@@ -391,7 +387,7 @@ class Room:
         bound = self._draft.needs[service].rules.together if service in self._draft.needs else ()
         return not bound or not left.isdisjoint(bound) or not any(host.replicas.get(name, 0) > 0 for name in bound)
 
-    def _way(self, host: HostState, names: Iterable[str], where: _Where, force: bool) -> Way:
+    def _way(self, host: HostState, names: Iterable[str], where: Where, force: bool) -> Way:
         """Who moves is chosen by what that costs; who gives way by how many and how low they are, and by the cost among equals."""
         keys = tuple(map(key_of, sorted(names)))
         needs = list(map(self._draft.need_of, keys))
@@ -514,87 +510,3 @@ class Room:
 
 def _size(need: Need) -> int:
     return need.count * max(need.memory_mib, 1)
-
-
-def could_be(state: GpuState, need: Need) -> bool:
-    """Would the GPU serve if those who are on it were not, as far as its owner, policy and quotas go?"""
-    gpu, mode = state.gpu, MODE_OF[need.isolation]
-    if gpu.blocked is not None or gpu.closed is not None or not state.serves(need) or state.debit(need) is not None or state.crowded(need):
-        return False
-    if gpu.pin is None and (mode not in state.host.modes or (mode == "shared" and need.sharing not in state.host.sharing)):
-        return False
-    if gpu.pin is not None and (gpu.pin.mode != mode or (mode == "shared" and gpu.pin.sharing != need.sharing)):
-        return False
-    strangers = gpu.outsiders or (mode != "mig" and any(one.outsiders for one in gpu.instances))
-    if strangers and state.mode != mode:
-        return False
-    if mode == "mig":
-        return bool(state.profiles(need))
-    return need.memory_mib <= gpu.memory_mib - (state.host.shared_reserve_mib if mode == "shared" else 0)
-
-
-_Found = tuple[_Where, Sequence[str]]
-
-
-def _one(host: HostState, need: Need, may: May) -> Iterator[_Found]:
-    """For a slice or a share: who would have to leave which GPU."""
-    mode = MODE_OF[need.isolation]
-    for state in host.gpus:
-        if not could_be(state, need):
-            continue
-        names = state.names()
-        if state.refusal(mode, need.sharing) is not None:
-            if names and all(map(may, names)):
-                yield (state.gpu.pci, 0), names
-        elif mode == "mig":
-            yield from _slices(state, need, may)
-        else:
-            yield from _shares(state, need, may)
-
-
-def _slices(state: GpuState, need: Need, may: May) -> Iterator[_Found]:
-    cutter = state.cutter
-    profiles = state.profiles(need)
-    if cutter is None:
-        return
-    if state.best_cut(profiles) is not None:
-        yield (state.gpu.pci, -1), ()
-    for way in cutter.ways(state.fixed, profiles):
-        names = [state.owners.get(one, "") for one in way.gone]
-        # Where the platform decides the slices, one is only given to somebody else.
-        if (not state.gpu.fixed or way.gone == (Slice(way.start, way.profile),)) and all(each and may(each) for each in names):
-            yield (state.gpu.pci, way.start), names
-
-
-def _shares(state: GpuState, need: Need, may: May) -> Iterator[_Found]:
-    """One tenant, if any has enough to give back; else nobody: several of one GPU are found by force only."""
-    if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None:
-        yield (state.gpu.pci, -1), ()
-        return
-    for number, name in enumerate(sorted(state.tenants)):
-        if may(name):
-            yield (state.gpu.pci, number), (name,)
-    several = [name for name in sorted(state.tenants) if may(name)]
-    if len(several) > 1:
-        yield (state.gpu.pci, 98), several
-
-
-def _whole(host: HostState, need: Need, may: May, cost: Callable[[Collection[str]], int]) -> Iterator[_Found]:
-    """For whole GPUs: those of one board that it costs the least to leave."""
-    boards: dict[str, list[tuple[int, str, list[str]]]] = {}
-    able: dict[str, list[GpuState]] = {}
-    for state in host.gpus:
-        names = state.names()
-        strangers = len(state.fixed) > len(state.owners)
-        if could_be(state, need) and not strangers and all(map(may, names)) and (names or state.refusal("whole") is None):
-            boards.setdefault(state.gpu.board, []).append((cost(names), state.gpu.pci, names))
-            able.setdefault(state.gpu.board, []).append(state)
-    for board in sorted(boards):
-        if must_join(need):
-            if (found := best_joined(able[board], need.count, lambda state: (len(state.names()),))) is not None:
-                yield (found[0].gpu.pci, 0), sorted({name for state in found for name in state.names()})
-            continue
-        free = sorted(boards[board])
-        for first in range(len(free) - need.count + 1 if need.count == 1 else min(1, len(free) - need.count + 1)):
-            chosen = free[first : first + need.count]
-            yield (chosen[0][1], 0), sorted({name for _cost, _pci, names in chosen for name in names})
