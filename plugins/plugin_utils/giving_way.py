@@ -280,7 +280,34 @@ class Room:
     # Force
 
     def _by_force(self, need: Need, replica: int, gone: dict[Key, Placement]) -> Placement | None:
-        """The place of lower priorities: of the fewest and lowest that are on one GPU, else of all on one host."""
+        """The place of lower priorities: of the fewest and lowest that are on one GPU, else of all on one host; else such as equal
+        priorities share, who have another place."""
+        return self._by_force_of(need, replica, gone) or self._by_force_and_moves(need, replica, gone)
+
+    def _by_force_and_moves(self, need: Need, replica: int, gone: dict[Key, Placement]) -> Placement | None:
+        """Lower priorities give way, and equal ones beside them move, as many as may."""
+        draft = self._draft
+        if not draft.problem.moves:
+            return None
+        loose = {name for name, host in draft.fleet.hosts.items() if self._is_loose(host, need)}
+        for way in self._ways(need, need.priority, True, loose, equals=True):
+            equals = [key for key in way.keys if draft.need_of(key).priority == need.priority]
+            if not 0 < len(equals) < len(way.keys) or sum(draft.need_of(key).move_cost for key in equals) > draft.problem.moves:
+                continue
+            if any(draft.hopeless(draft.need_of(key)) and not self._in_its_own_way(key) for key in equals):
+                continue
+            mark = draft.mark()
+            trial = {key: draft.lift(key) for key in way.keys if key in draft.placed or key in draft.leaving}
+            place = draft.place(need, replica, {way.host})
+            if place is not None and all(self._elsewhere(key) is not None for key in self._largest_first(equals)):
+                self._note(equals, place, "moved")
+                gone.update({key: trial[key] for key in trial if key not in equals})
+                draft.keep()
+                return place
+            draft.back(mark)
+        return None
+
+    def _by_force_of(self, need: Need, replica: int, gone: dict[Key, Placement]) -> Placement | None:
         draft = self._draft
         for way in self._ways(need, need.priority, True):
             mark = draft.mark()
@@ -293,8 +320,8 @@ class Room:
             draft.back(mark)
         return None
 
-    def _ways(self, need: Need, priority: int, force: bool, only: Set[str] | None = None) -> list[Way]:
-        """All ways, the least first. ``only``: of these hosts."""
+    def _ways(self, need: Need, priority: int, force: bool, only: Set[str] | None = None, *, equals: bool = False) -> list[Way]:
+        """All ways, the least first. ``only``: of these hosts. ``equals``: by force, and also those of the same priority."""
         draft = self._draft
         kind = None if draft.fleet.rulebook.alone(need) else draft.kind(need)
         stamp = draft.fleet.stamp(need)
@@ -304,9 +331,9 @@ class Room:
                 continue
             if force and self._lowest(host) >= priority:
                 continue
-            asked = (kind, priority, force, need.service if host.replicas.get(need.service) else "", stamp)
+            asked = (kind, priority, force, equals, need.service if host.replicas.get(need.service) else "", stamp)
             if kind is None or asked not in host.answers:
-                host.answers[asked] = sorted(self._of_host(host, need, priority, force))
+                host.answers[asked] = sorted(self._of_host(host, need, priority + equals, force))
             found.extend(host.answers[asked])
         return sorted(found)
 
@@ -428,6 +455,12 @@ class Room:
             if short and any((getattr(theirs, kind) or 0) > 0 for kind in short):
                 free = free.more(theirs)
                 chosen.add(name)
+        for name in sorted(chosen - names, key=self._ease):
+            # Those who came first may not be needed beside a larger one.
+            without = free.less(self._draft.need_of(key_of(name)).resources)
+            if without.holds(need.resources):
+                free = without
+                chosen.discard(name)
         return sorted(chosen) if free.holds(need.resources) else None
 
     def _ease(self, name: str) -> tuple[int, int, str]:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
@@ -12,6 +14,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joi
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
+# So many sets of GPUs are looked at where a replica has several, and so many of them are told.
+MOST_SETS, FEW_SETS = 70, 12
 # May a replica of this name be asked to go?
 May = Callable[[str], bool]
 # A GPU by its address, and which of the places there.
@@ -95,6 +99,9 @@ def of_whole_gpus(host: HostState, need: Need, may: May, cost: Callable[[Collect
                 yield (found[0].gpu.pci, 0), sorted({name for state in found for name in state.names()})
             continue
         free = sorted(boards[board])
-        for first in range(len(free) - need.count + 1 if need.count == 1 else min(1, len(free) - need.count + 1)):
-            chosen = free[first : first + need.count]
-            yield (chosen[0][1], 0), sorted({name for _cost, _pci, names in chosen for name in names})
+        # Of several GPUs the sets that cost least, and no others where there are very many.
+        many = math.comb(len(free), need.count) <= MOST_SETS
+        sets = itertools.combinations(free, need.count) if many else iter([tuple(free[: need.count])] if len(free) >= need.count else [])
+        cheapest = sorted(sets, key=lambda chosen: sum(each for each, _pci, _names in chosen))
+        for number, chosen in enumerate(cheapest if need.count == 1 else cheapest[:FEW_SETS]):
+            yield (chosen[0][1], number), sorted({name for _cost, _pci, names in chosen for name in names})

@@ -159,9 +159,10 @@ def _reason(scene: Scene, need: Need, place: Placement, change: str, displaced: 
     host.unseat(need, place)
     every = [offer for offer in offers(scene.fleet, need) if _may_be_there(scene, need, place, offer.host)]
     gpus = sum(gpu_refusal(state, need) is None for offer in every for state in offer.host.gpus)
+    closed = any(gpu_refusal(state, need) is not None for state in host.usable(place.gpus))
     scene.occupy(place)
     what = f"{place.slice or place.mode} on {place.host} {','.join(uuid[:12] for uuid in place.gpus)}, "
-    could = _could(every, gpus)
+    could = _could(every, gpus, "other " if closed else "")
     if displaced is not None:
         words = f"{displaced}; {could}"
     elif change == "kept":
@@ -178,12 +179,13 @@ def _may_be_there(scene: Scene, need: Need, place: Placement, host: HostState) -
     return not isinstance(ports, str) and not in_the_way(scene.fleet, host, need)
 
 
-def _could(every: Collection[Offer], gpus: int) -> str:
+def _could(every: Collection[Offer], gpus: int, other: str) -> str:
+    """``other``: a word for GPUs where its own, which is closed to what is new, is none of them."""
     if not every:
         return "nothing else has room for it now"
     if gpus == 1:
-        return "the only GPU with room for it"
-    return f"{gpus} GPUs of {len(every)} host{'s' if len(every) > 1 else ''} have room for it"
+        return "one other GPU has room for it" if other else "the only GPU with room for it"
+    return f"{gpus} {other}GPUs of {len(every)} host{'s' if len(every) > 1 else ''} have room for it"
 
 
 def _decided(need: Need, host: HostState, every: Collection[Offer]) -> str:

@@ -351,6 +351,42 @@ def test_whoever_is_in_its_own_way_alone_moves(
     assert [(each.service, each.by, each.way) for each in made.displaced] == [("bb", "zz-1", "moved")]
 
 
+def test_a_higher_priority_takes_a_gpu_that_a_lower_one_shares_with_an_equal_one_that_can_move() -> None:
+    hosts = [host(gpu(0, mig=True)), host(gpu(0, "h2", mig=True), name="h2", modes=("mig",))]
+    needs = [need("low", priority=50), need("same", memory_mib=39000, priority=90), need("zz", "exclusive", priority=90)]
+    before = [place("low", "0:1g.10gb@6"), place("same", "0:4g.40gb@0")]
+    asked = replace(problem(hosts, needs, before), moves=1, preemption=True)
+    made = make_plan(asked)
+    assert planner_checker.complaints(asked, made) == []
+    assert {each.service: each.host for each in made.placements} == {"low": "h2", "same": "h2", "zz": "h1"}
+    assert [(each.service, each.way) for each in made.displaced] == [("low", "preempted"), ("same", "moved")]
+
+
+def test_of_those_who_have_cpus_to_give_no_more_move_than_it_takes() -> None:
+    hosts = [host(l40s(0), gpu(1, mig=True), capacity=Resources(cpus=5), modes=("mig", "shared"))]
+    hosts.append(host(l40s(0, "h2"), name="h2", modes=("shared",)))
+    sizes = {"aa": 1, "bb": 1, "cc": 3}
+    needs = [need(name, "shared", 4000, resources=Resources(cpus=size)) for name, size in sizes.items()]
+    before = [place(name, "0", mode="shared") for name in sizes]
+    asked = replace(problem(hosts, [*needs, need("zz", resources=Resources(cpus=3))], before), moves=1)
+    made = make_plan(asked)
+    assert planner_checker.complaints(asked, made) == []
+    assert [(each.service, each.by) for each in made.displaced] == [("cc", "zz-1")]
+
+
+@pytest.mark.parametrize("moves", [1, 3])
+def test_of_several_gpus_those_are_taken_from_which_others_can_move(moves: int) -> None:
+    # Only 'yy' has another place, and it is not the first of the GPUs.
+    hosts = [host(gpu(0, mig=True), gpu(1, mig=True), gpu(2)), host(gpu(0, "h2", mig=True), name="h2", modes=("mig",))]
+    needs = [need("xx", memory_mib=60000), need("yy"), need("ff", adopted=True), need("zz", "exclusive", count=2)]
+    before = [place("xx", "0:7g.80gb@0"), place("yy", "1:1g.10gb@0"), place("ff", "0:1g.10gb@0", on="h2")]
+    asked = replace(problem(hosts, needs, before), moves=moves)
+    made = make_plan(asked)
+    assert planner_checker.complaints(asked, made) == []
+    assert made.unplaced == ()
+    assert [each.service for each in made.displaced] == ["yy"]
+
+
 def test_nobody_is_stopped_who_waits_for_a_circle_and_is_not_of_it() -> None:
     # 'xx' and 'yy' change places; 'cc', of the lowest priority, waits for them, and somebody new waits for 'cc'.
     hosts = [host(gpu(0, name, mig=True), name=name) for name in ("h1", "h2", "h3")]

@@ -44,6 +44,12 @@ def test_a_host_whose_port_somebody_else_has_is_not_counted() -> None:
     assert told.endswith("kept: its place is still right; the only GPU with room for it")
 
 
+def test_a_gpu_that_takes_nothing_new_is_not_counted_among_those_with_room() -> None:
+    before = (place("aa", "0:1g.10gb@0"),)
+    hosts = [host(gpu(0, mig=True, cordoned=True)), host(gpu(0, "h2", mig=True), name="h2")]
+    assert lines(problem(hosts, [need("aa")], before))[0].endswith("kept: its place is still right; one other GPU has room for it")
+
+
 def test_hosts_that_are_alike_are_told_apart_by_name() -> None:
     fleet = [host(gpu(0, name), name=name) for name in ("h2", "h1", "h3")]
     assert lines(problem(fleet, [need()])) == [
