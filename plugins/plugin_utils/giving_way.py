@@ -294,7 +294,8 @@ class Room:
             equals = [key for key in way.keys if draft.need_of(key).priority == need.priority]
             if not 0 < len(equals) < len(way.keys) or sum(draft.need_of(key).move_cost for key in equals) > draft.problem.moves:
                 continue
-            if any(draft.hopeless(draft.need_of(key)) and not self._in_its_own_way(key) for key in equals):
+            # One on a drained GPU looks for a place itself.
+            if not all(key in draft.placed and (not draft.hopeless(draft.need_of(key)) or self._in_its_own_way(key)) for key in equals):
                 continue
             mark = draft.mark()
             trial = {key: draft.lift(key) for key in way.keys if key in draft.placed or key in draft.leaving}
