@@ -395,8 +395,17 @@ class Room:
         """Everybody who may be told to go and on whom nobody else depends."""
         names = [name for name in there if may(name)]
         while stay_on := [name for name in self._with_followers(host, names, there) if not may(name)]:
-            held = {other for name in stay_on for other in self._draft.needs[key_of(name)[0]].rules.together}
-            names = [name for name in names if key_of(name)[0] not in held]
+            # What they depend on, and what that depends on, stays too.
+            held, more = set[str](), {key_of(name)[0] for name in stay_on}
+            while more:
+                more = {
+                    other for service in more if service in self._draft.needs for other in self._draft.needs[service].rules.together
+                } - held
+                held |= more
+            rest = [name for name in names if key_of(name)[0] not in held]
+            if len(rest) == len(names):
+                return []
+            names = rest
         return names
 
     def _with_followers(self, host: HostState, names: Sequence[str], there: Sequence[str]) -> list[str]:
