@@ -31,6 +31,8 @@ TRIES, ALL_TRIES = 24, 200
 LOOKS, ALL_LOOKS = 400, 4_000
 # How often a closer look is taken, for one replica and in one plan: a way is gone for a moment, to see who finds another place then.
 CLOSE_LOOKS, ALL_CLOSE_LOOKS = 24, 400
+# Services times hosts up to which places are looked for that some give up and others move from: it takes longer than all else.
+MIXED = 6_000
 
 
 class Way(t.NamedTuple):
@@ -287,7 +289,7 @@ class Room:
     def _by_force_and_moves(self, need: Need, replica: int, gone: dict[Key, Placement]) -> Placement | None:
         """Lower priorities give way, and equal ones beside them move, as many as may."""
         draft = self._draft
-        if not draft.problem.moves:
+        if not draft.problem.moves or len(draft.needs) * len(draft.fleet.hosts) > MIXED:
             return None
         loose = {name for name, host in draft.fleet.hosts.items() if self._is_loose(host, need)}
         for way in self._ways(need, need.priority, True, loose, equals=True):
