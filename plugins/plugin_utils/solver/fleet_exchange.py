@@ -26,6 +26,8 @@ if t.TYPE_CHECKING:
 ROUNDS, IDLE, PAIRS, STEP = 30, 6, 300, 37
 # Partners that are tried for one host with two exchanges at once, and how often others are, as long as this part of the hosts is helped.
 PARTNERS, TURNS, WORTH_WHILE = 12, 16, 0.2
+# So few hosts are worth so many turns more.
+FEW, PATIENT = 30, 32
 TINY = 1e-9
 
 
@@ -42,10 +44,17 @@ def exchange(options: Options, dealt: Dealt) -> None:
         idle = 0 if table.try_pairs(over, number, sideways=idle > 0) else idle + 1
         if idle > IDLE:
             break
-    for number in range(TURNS):
+    for number in range(TURNS + PATIENT):
         over = _worst(dealt.left)
-        if sum([table.try_two(host, number) for host in over.tolist()]) <= WORTH_WHILE * len(over):
+        few = len(over) <= FEW
+        if not len(over) or (number >= TURNS and not few):
             return
+        if sum([table.try_two(host, number) for host in over.tolist()]) > WORTH_WHILE * len(over):
+            continue
+        if not few:
+            return
+        # No partner has what they need: what is too much passes to others, who may have.
+        table.try_pairs(_worst(dealt.left), number, sideways=True)
 
 
 def _worst(left: Floats) -> Ints:

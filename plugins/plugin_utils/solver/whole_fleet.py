@@ -11,7 +11,7 @@ opened as possible. Stages: a linear program over groups of equal hosts (``fleet
 from __future__ import annotations
 
 import typing as t
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -24,6 +24,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import cuts, reachable, rounded
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available, numpy, version
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.sharing_out import shared_out
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -37,6 +39,7 @@ NEAR = 2
 FEW_HOSTS = 40
 
 
+@without_sweeps
 def plan_whole_fleet(problem: FleetProblem) -> FleetAnswer:
     """Where every replica goes, and proven bounds.
 
@@ -75,17 +78,19 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
         sought = beside.submit(_fewest, program, meant) if exact and _holds(relaxed, meant) else None
         seats = _seated(options, relaxed, amount)
         Filling(options, seats).fill(by_class)
-    served = _served(options, seats)
-    fewest = sought.result() if sought else None
-    if not exact or not _holds(relaxed, served):
-        # Sizes had to be rounded up, or fewer are served than the later stages held. Bounds that are true come from a program with sizes
-        # rounded down that holds what is served.
-        program = FleetProgram(options_of(problem, up=False, alone=alone))
-        relaxed, fewest = program.solve(lambda _relaxed, level, _held: served[level]), None
-    if fewest is None or not fewest.knows(served) or sum(meant.values()) - sum(served.values()) > NEAR:
-        fewest = program.fewest_gpus(served)
+        served = _served(options, seats)
+        fewest = sought.result() if sought else None
+        if not exact or not _holds(relaxed, served):
+            # Sizes had to be rounded up, or fewer are served than the later stages held. Bounds that are true come from a program with
+            # sizes rounded down that holds what is served.
+            program = FleetProgram(options_of(problem, up=False, alone=alone))
+            relaxed, fewest = program.solve(lambda _relaxed, level, _held: served[level]), None
+        if fewest is None or not fewest.knows(served) or sum(meant.values()) - sum(served.values()) > NEAR:
+            sought = beside.submit(program.fewest_gpus, served)
+        rows = _rows(options, seats)
+        fewest = t.cast("Future[Fewest]", sought).result()
     return FleetAnswer(
-        rows=_rows(options, seats),
+        rows=rows,
         served=served,
         bound={level: relaxed.levels[level].given(served) for level in options.levels},
         opened=sum(int((~one.room.empty).sum()) for one in seats),
@@ -110,10 +115,11 @@ def _holds(relaxed: Relaxed, served: dict[int, int]) -> bool:
 def _seated(options: Options, relaxed: Relaxed, amount: Ints) -> list[Seats]:
     """Replicas on GPUs of hosts. ``amount``: of each option, near what the linear program says."""
     codes = [Codes(board) for board in options.boards]
-    seats = []
-    for number, group in enumerate(options.groups):
-        seats.append(Seats(options, number, _dealt(options, relaxed, amount, number), codes[group.board]))
-    return seats
+    used = numpy.bincount(options.group[amount > 0], minlength=len(options.groups)).tolist()
+    # Most work is where many options meet many patterns.
+    large = sorted(range(len(used)), key=lambda number: (-used[number] * int((relaxed.boards[number] > 0).sum()), number))
+    all_dealt = shared_out(partial(_dealt, options, relaxed, amount), large)
+    return [Seats(options, number, all_dealt[number], codes[group.board]) for number, group in enumerate(options.groups)]
 
 
 def _dealt(options: Options, relaxed: Relaxed, amount: t.Any, number: int) -> Dealt | None:
