@@ -13,6 +13,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_balance import Limits, balance
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
@@ -34,16 +35,10 @@ SPARSE = 0.15
 SPREAD = 1.15
 # Hosts with a free place that are looked at for one replica.
 TRIED = 12
+# What is left of CPU or RAM counts the less the more of it there is; a host's whole, with this part of it left, counts half.
+SLACK = 0.01
 # Hosts with too few and with too many places of a shape that are looked at together, how often, and how often in vain.
 PAIRED, EVENED, IDLE = 16, 600, 6
-
-
-# A host's whole CPU or RAM that was dealt too much counts as so many replicas without a place.
-OVERLOAD = 5.0
-# Up to so much of both the first order will do: filling finds places for the few.
-FINE = 15.0
-# The other order is taken where it leaves less than this part: what is nearly as good may be worse when all is done.
-BETTER = 0.6
 
 
 @dataclass(eq=False)
@@ -74,22 +69,6 @@ class _Tight(t.NamedTuple):
     def found(self, total: Ints) -> int:
         """How many find a place. ``total``: places of each host, shape (hosts, shapes)."""
         return int(numpy.minimum(total[:, self.place], self.most).sum())
-
-
-def dealt(options: Options, group: int, amount: Ints, patterns: Ints, boards: Ints) -> Dealt:
-    """Deal one group, as :meth:`Dealer.deal` says, in the order that leaves fewer without a place and less on hosts that have too much."""
-    wanted = int(amount[options.group == group].sum())
-    best: tuple[float, Dealt] | None = None
-    for many_first in (False, True):
-        dealer = Dealer(options, group)
-        found = dealer.deal(amount, patterns, boards, many_first=many_first)
-        missing = wanted - len(found.klass) - len(found.several)
-        lack = missing - OVERLOAD * float((numpy.minimum(0.0, found.left) * dealer.scale).sum())
-        if best is None or lack < BETTER * best[0]:
-            best = lack, found
-        if lack <= FINE:
-            break
-    return t.cast("tuple[float, Dealt]", best)[1]
 
 
 class Dealer:
@@ -128,7 +107,9 @@ class Dealer:
         places = boards @ patterns
         mean *= (total / numpy.maximum(1.0, numpy.maximum(places, total)))[:, None]
         self._patterns(patterns, boards, mean, self._crowd(klass, shape, many), many_first=many_first)
-        self._even_out(klass, shape, many, multi)
+        usable = numpy.arange(self.group.gpus)[None, :] < (self.group.gpus - multi)[:, None]
+        self._even_out(klass, shape, many, usable)
+        self._balance(mean, self._limits(klass, shape), usable)
         hosts, of = self._replicas(klass, shape, many, need, mean)
         return Dealt(klass[of], shape[of], hosts, self.slots, self.left, multi, several)
 
@@ -214,11 +195,10 @@ class Dealer:
                 over[hosts] -= off[which]
                 number -= len(hosts)
 
-    def _even_out(self, klass: Ints, shape: Ints, many: Ints, multi: Ints) -> None:
+    def _even_out(self, klass: Ints, shape: Ints, many: Ints, usable: NDArray[np.bool_]) -> None:
         """Hosts change what two of their GPUs have until each class that needs nearly all that it may have of all hosts finds places: of a
         class with at most four on a host, a fifth place there is of no use to it."""
         limit, part = self.options.per_host[klass], self._part(klass, many)
-        usable = numpy.arange(self.group.gpus)[None, :] < (self.group.gpus - multi)[:, None]
         crowded = numpy.argsort(-part, kind="stable")[: int((part > SPARSE).sum())]
         tight: list[_Tight] = []
         for one in crowded.tolist():
@@ -256,6 +236,27 @@ class Dealer:
         mine, theirs = (poor[best[0]], best[2]), (rich[best[1]], best[3])
         self.slots[mine], self.slots[theirs] = self.slots[theirs].copy(), self.slots[mine].copy()
         return True
+
+    def _limits(self, klass: Ints, shape: Ints) -> Limits:
+        """Of each shape how many places are of use on a host: to the class with the lowest limit, to the two lowest, and so on."""
+        limit = numpy.minimum(self.options.per_host[klass], self.slots.sum(axis=1).max(initial=0) + 1)
+        order = numpy.lexsort((limit, shape))
+        ahead = numpy.cumsum(limit[order])
+        first = numpy.searchsorted(shape[order], shape[order])
+        most = ahead - ahead[first] + limit[order][first]
+        # More than that may come together.
+        able = most < self.slots[:, :, shape[order]].max(axis=(0, 1), initial=0) * self.group.gpus
+        return Limits(shape[order][able], most[able])
+
+    def _balance(self, mean: Floats, limits: Limits, usable: NDArray[np.bool_]) -> None:
+        """GPUs change hosts where a host would have too much of what replicas need on the average."""
+        load = self.slots @ (mean * self.scale)
+        left = self.left * self.scale - load.sum(axis=1)
+        if (left >= -NEARLY).all():
+            return
+        spare = left.mean(axis=0)
+        weight = SLACK / (SLACK + numpy.maximum(0.0, spare))
+        balance(self.slots, load * weight, (left - spare) * weight, usable, limits)
 
     def _share(self, number: int) -> int:
         """How many hosts get one in a turn: few enough that what the first ones got counts for the rest."""

@@ -73,7 +73,8 @@ class Relaxed:
     """``amount``: replicas by option. ``patterns``: by group, shape (patterns, shapes); ``boards``: by group, GPUs of each pattern.
 
     ``levels`` by priority, and how many replicas of each are ``held``. It is within ``counts``, the least and the most replicas of
-    (priority, team), and within ``cuts``. ``price``: the GPUs that one replica more of the last priority would open; 0 before that stage.
+    (priority, team), and within ``cuts``. ``spread``: options of which each GPU has a place for no more than a host may have of the class.
+    ``price``: the GPUs that one replica more of the last priority would open; 0 before that stage.
     """
 
     amount: Floats
@@ -83,6 +84,7 @@ class Relaxed:
     held: dict[int, int]
     counts: Counts
     cuts: list[Cut]
+    spread: list[int]
     price: float = 0.0
 
 
@@ -123,6 +125,8 @@ class FleetProgram:
         self.known: list[set[bytes]] = [set() for _board in options.boards]
         self.is_pattern = numpy.zeros(0, dtype=bool)
         self.bounds, self.parts = Bounds(self), list[Part]()
+        # Options with a row that spreads them.
+        self.spread: list[int] = []
         # Is the program kept within the best part of the bounds? The counts that it is kept within.
         self.inside = False
         self.kept: dict[tuple[int, int], tuple[float, float]] = {}
@@ -327,6 +331,7 @@ class FleetProgram:
                 able = places[:, one] > 0
                 row = numpy.concatenate((columns[able], self.column_of[mine[one : one + 1]]))
                 self.session.add_row(0.0, row, numpy.concatenate((-places[able, one].astype(float), [1.0])))
+                self.spread.append(int(mine[one]))
                 found = True
         return found
 
@@ -373,6 +378,7 @@ class FleetProgram:
             held=dict(held),
             counts={**{team: (-numpy.inf, most) for team, most in self.bounds.most.items()}, **self.kept},
             cuts=list(self.bounds.cuts),
+            spread=list(self.spread),
             price=price,
         )
 

@@ -129,7 +129,7 @@ class _Rounding:
         near = self._near(level, held, max(LEAST_PRICE, price))
         program, rows = near.program, near.rows
         # Each cut speaks of one team, too.
-        private = numpy.concatenate((rows.of_one_team(), numpy.ones(program.rows - rows.count, dtype=bool)))
+        private = numpy.concatenate((rows.of_one_team(), numpy.repeat((False, True), (len(relaxed.spread), len(relaxed.cuts)))))
         groups = numpy.arange(len(options.groups))
         shared = numpy.concatenate((rows.cpus + groups, rows.ram + groups, rows.gpus + groups))
         broken = Broken(
@@ -167,17 +167,26 @@ class _Rounding:
         program.add_rows(rows.count, least - used, most - used)
         row, column, value = rows.entries(chosen)
         program.add_entries(row, columns[column], value)
+        boards = []
         for group, patterns in enumerate(relaxed.patterns):
             more = program.add_columns(len(patterns), float(price > 0))
             which, shape = numpy.nonzero(patterns)
             program.add_entries(rows.supply[group] + shape, more[which], -patterns[which, shape])
             program.add_entries(rows.gpus + group, more)
+            boards.append(more)
         if price:
             # The linear program's GPUs of each group are where its replicas find their places best.
             own = rows.gpus + numpy.arange(len(options.groups))
             program.add_entries(own, program.add_columns(len(own), ELSEWHERE, upper=rows.upper[own] - most[own]), -1.0)
             column_of = numpy.full(len(rest), -1, dtype=numpy.int64)
             column_of[chosen] = columns
+            for option in relaxed.spread:
+                group = int(options.group[option])
+                places = numpy.minimum(relaxed.patterns[group][:, options.shape[option]], options.per_host[options.klass[option]])
+                row = program.add_rows(1, upper=NEARLY - rest[option])
+                program.add_entries(row, boards[group], -places)
+                if column_of[option] >= 0:
+                    program.add_entries(row, column_of[option])
             for one in relaxed.cuts:
                 mine = column_of[one.options] >= 0
                 row = program.add_rows(1, upper=one.most + NEARLY - one.worth @ rest[one.options])
@@ -186,7 +195,7 @@ class _Rounding:
 
 
 class _Near(t.NamedTuple):
-    """``program`` with the ``rows`` of the whole fleet's, then one for each cut; ``columns``: those of the options that may change."""
+    """``program`` with the ``rows`` of the whole fleet's, then those that spread options, then one for each cut; ``columns``: those of the options that may change."""
 
     program: Program
     columns: Ints

@@ -16,12 +16,12 @@ from dataclasses import replace
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealt, dealt
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealer, Dealt
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, FleetProblem, Row, check
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import Fewest, FleetProgram, Relaxed
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import cuts, reachable, rounded
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Cut, cuts, reachable, rounded
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available, numpy, version
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.sharing_out import shared_out
@@ -35,6 +35,9 @@ if t.TYPE_CHECKING:
 
 # The bound of a plan with so many replicas more is as good as one of its own.
 NEAR = 2
+# Up to so many without a place the first order will do: filling finds places for the few. The other order is taken where it leaves less
+# than this part: what is nearly as good may be worse when all is done.
+FINE, BETTER = 15, 0.6
 # Up to so many hosts are planned in both ways.
 FEW_HOSTS = 40
 
@@ -132,16 +135,30 @@ def _dealt(options: Options, relaxed: Relaxed, amount: t.Any, number: int) -> De
     group = options.groups[number]
     wanted = int(amount[options.group == number].sum())
     for patterns, boards in cuts(options, relaxed, amount, number):
-        one = dealt(options, number, amount, patterns, boards)
-        placed = len(one.klass)
-        exchange(options, one)
-        take_off(options, one)
+        one, off = _in_an_order(options, number, amount, Cut(patterns, boards))
         # Whoever found no place takes a GPU that is not open yet; who was taken off, or finds no such GPU, will hardly be served.
-        opened = int(boards.sum()) + wanted - placed - len(one.several)
-        cost = placed - len(one.klass) + max(0, opened - group.size * group.gpus), opened
+        opened = int(boards.sum()) + wanted - off - len(one.klass) - len(one.several)
+        cost = off + max(0, opened - group.size * group.gpus), opened
         if best is None or cost < best:
             best, found = cost, one
     return found
+
+
+def _in_an_order(options: Options, number: int, amount: t.Any, cut: Cut) -> tuple[Dealt, int]:
+    """(the replicas of a group on its hosts, how many were taken off again); in the order that leaves fewer without a place."""
+    wanted = int(amount[options.group == number].sum())
+    best: tuple[int, Dealt, int] | None = None
+    for many_first in (False, True):
+        one = Dealer(options, number).deal(amount, *cut, many_first=many_first)
+        placed = len(one.klass)
+        exchange(options, one)
+        take_off(options, one)
+        lack = wanted - len(one.klass) - len(one.several)
+        if best is None or lack < BETTER * best[0]:
+            best = lack, one, placed - len(one.klass)
+        if lack <= FINE:
+            break
+    return t.cast("tuple[int, Dealt, int]", best)[1:]
 
 
 def _served(options: Options, seats: list[Seats]) -> dict[int, int]:
