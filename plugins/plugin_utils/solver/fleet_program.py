@@ -13,8 +13,10 @@ then is part of the bound, so that the bounds hold for every plan.
 
 from __future__ import annotations
 
+import itertools
 import typing as t
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
@@ -110,6 +112,16 @@ class Fewest:
         return int(numpy.ceil(min(gpus + price * more for gpus, price in self.branches) - 1e-6))
 
 
+@dataclass(frozen=True, eq=False)
+class _Ahead:
+    """A stage that is ``solved`` for what is hoped to be ``held`` then; ``most``: as of :func:`most_of_teams`."""
+
+    held: dict[int, int]
+    most: dict[int, int]
+    session: Session
+    solved: Future[Outcome]
+
+
 class FleetProgram:
     """The linear program of one fleet, while it is being solved."""
 
@@ -145,29 +157,64 @@ class FleetProgram:
         options = self.options
         levels: dict[int, Level] = {}
         held: dict[int, int] = {}
-        for level in options.levels:
-            mine = numpy.flatnonzero(options.priority[options.klass] == level)
-            self._add_options(mine)
-            for team, most in most_of_teams(options, level, held).items():
-                self.session.set_row(self.rows.team_level[level] + team, -numpy.inf, most)
-                self.bounds.most[level, team] = most
-            cost = partial(self._served_cost, level)
-            outcome, slack = self._priced(cost, interior=len(mine) >= MANY_NEW)
-            self.parts = [Part(outcome.objective - slack, outcome.duals)]
-            levels[level] = self._level(held)
-            last = level == options.levels[-1]
-            reached = None if last else reachable(self._relaxed(outcome, levels, held), level, held)
-            if reached is None or levels[level].bound > reached:  # Else all that the program promises is served.
-                self.parts = self.bounds.parts(outcome, slack, cost(), list(held), [])
+        ahead: _Ahead | None = None
+        with ThreadPoolExecutor(1) as beside:
+            for level, after in itertools.zip_longest(options.levels, options.levels[1:]):
+                interior = self._begin(level, held, ahead)
+                cost = partial(self._served_cost, level)
+                outcome, slack = self._priced(cost, interior=interior)
+                self.parts = [Part(outcome.objective - slack, outcome.duals)]
                 levels[level] = self._level(held)
-            if reached is None:
-                outcome = self._inside(outcome.objective - slack, cost) or outcome
-                reached = reachable(self._relaxed(outcome, levels, held), level, held)
-            held[level] = reached
-            self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
+                if after is None:
+                    self.parts = self.bounds.parts(outcome, slack, cost(), list(held), [])
+                    levels[level] = self._level(held)
+                    outcome = self._inside(outcome.objective - slack, cost) or outcome
+                    reached = reachable(self._relaxed(outcome, levels, held), level, held)
+                else:
+                    # HiGHS works without Python's lock: while whole numbers are sought, the next stage is solved for what is hoped for.
+                    ahead = self._ahead(after, {**held, level: int(levels[level].bound)}, beside)
+                    reached = reachable(self._relaxed(outcome, levels, held), level, held)
+                    if levels[level].bound > reached:  # Else all that the program promises is served.
+                        self.parts = self.bounds.parts(outcome, slack, cost(), list(held), [])
+                        levels[level] = self._level(held)
+                held[level] = reached
+                self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
         outcome = self._settled(held)
         price = max(0.0, float(outcome.duals[self.rows.level[options.levels[-1]]])) if options.levels else 0.0
         return self._relaxed(outcome, levels, held, price)
+
+    def _begin(self, level: int, held: dict[int, int], ahead: _Ahead | None) -> bool:
+        """Add what a stage adds to the program. Are interior points the quickest way to its first solution?"""
+        mine = self._of_level(level)
+        self._add_options(mine)
+        right = ahead is not None and ahead.held == held
+        most = ahead.most if ahead and right else most_of_teams(self.options, level, held)
+        for team, number in most.items():
+            self.session.set_row(self.rows.team_level[level] + team, -numpy.inf, number)
+            self.bounds.most[level, team] = number
+        if ahead and right and ahead.solved.exception() is None:
+            self.session.begin(ahead.session)
+            return False
+        return len(mine) >= MANY_NEW
+
+    def _ahead(self, level: int, held: dict[int, int], beside: ThreadPoolExecutor) -> _Ahead | None:
+        """Begin to solve a stage for what is ``held`` before, in a copy of the program; None where that takes next to no time."""
+        mine = self._of_level(level)
+        if len(mine) < MANY_NEW:
+            return None
+        most = most_of_teams(self.options, level, held)
+        session = self.session.copy()
+        for team, number in most.items():
+            session.set_row(self.rows.team_level[level] + team, -numpy.inf, number)
+        for above, number in held.items():
+            session.set_row(self.rows.level[above], number - 1e-6, numpy.inf)
+        session.set_costs(numpy.zeros(session.columns))
+        session.add_columns(numpy.full(len(mine), -1.0), self.options.most[mine].astype(float), self.rows.entries(mine))
+        return _Ahead(held, most, session, beside.submit(session.solve, interior=True))
+
+    def _of_level(self, level: int) -> Ints:
+        """The options of a priority."""
+        return numpy.flatnonzero(self.options.priority[self.options.klass] == level)
 
     def _inside(self, value: float, cost: Callable[[], Floats]) -> Outcome | None:
         """The best solution within what the bounds know of whole numbers, their cuts and the counts of the best part: there are no whole
@@ -248,8 +295,7 @@ class FleetProgram:
 
     def _served_cost(self, level: int) -> Floats:
         cost = numpy.zeros(self.session.columns)
-        mine = numpy.flatnonzero(self.options.priority[self.options.klass] == level)
-        cost[self.column_of[mine]] = -1.0
+        cost[self.column_of[self._of_level(level)]] = -1.0
         return cost
 
     def _priced(self, cost: Callable[[], Floats], *, interior: bool = False) -> tuple[Outcome, float]:
@@ -351,10 +397,8 @@ class FleetProgram:
         """Columns for these options."""
         if not len(mine):
             return
-        rows, columns, values = self.rows.entries(mine)
-        self.column_of[mine] = self.session.add_columns(
-            numpy.zeros(len(mine)), self.options.most[mine].astype(float), (rows, columns, values)
-        )
+        most = self.options.most[mine].astype(float)
+        self.column_of[mine] = self.session.add_columns(numpy.zeros(len(mine)), most, self.rows.entries(mine))
         self.is_pattern = numpy.concatenate((self.is_pattern, numpy.zeros(len(mine), dtype=bool)))
 
     def amount(self, outcome: Outcome) -> Floats:

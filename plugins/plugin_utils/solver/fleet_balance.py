@@ -1,0 +1,100 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""GPUs of a group change hosts, patterns and all, until each host has its fair part of what will be needed of CPU and RAM.
+
+Hosts with too much and hosts with too little are put into pairs, each pair exchanges the two GPUs that bring both nearest to the mean, and
+the next round makes other pairs. Replicas that are dealt afterwards need few exchanges.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
+
+if t.TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Bools = NDArray[np.bool_]
+
+# What hosts are sorted by, in turn: CPU, RAM, both, one at the cost of the other; how far pairs move on after each turn.
+AXES, STEP = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (1.0, -1.0)), 7
+# Rounds, rounds without any exchange that are borne, and exchanges that are tried for a pair in a round.
+ROUNDS, IDLE, TRIES = 120, 8, 3
+TINY = 1e-9
+
+
+class Limits(t.NamedTuple):
+    """``places``: numbers of shapes, a shape as often as there are limits; ``most``: so many places of it are of use on one host."""
+
+    places: Ints
+    most: Ints
+
+
+def balance(slots: Ints, load: Floats, left: Floats, usable: Bools, limits: Limits) -> None:
+    """Bring ``left`` of all hosts near the mean, 0. No exchange makes more places useless.
+
+    :param slots: places, shape (hosts, GPUs, shapes); changed in place, and so are the next two. :param load: what each GPU needs, shape
+        (hosts, GPUs, 2). :param left: what each host has left, less the mean, shape (hosts, 2). :param usable: shape (hosts, GPUs).
+    """
+    pairs = _Pairs(slots, load, left, usable, limits)
+    idle = 0
+    for number in range(ROUNDS):
+        idle = 0 if pairs.round(number) else idle + 1
+        if idle == IDLE:
+            return
+
+
+class _Pairs:
+    """The hosts of a group while their GPUs are exchanged."""
+
+    def __init__(self, slots: Ints, load: Floats, left: Floats, usable: Bools, limits: Limits) -> None:
+        self.slots, self.load, self.left, self.usable, self.most = slots, load, left, usable, limits.most
+        self.own = slots[:, :, limits.places]
+        self.total = self.own.sum(axis=1)
+
+    def round(self, number: int) -> bool:
+        """One exchange for each pair. Was there any?"""
+        order = numpy.argsort(self.left @ numpy.asarray(AXES[number % len(AXES)]), kind="stable")
+        half = len(order) // 2
+        poor, rich = order[:half], numpy.roll(order[::-1][:half], number // len(AXES) * STEP)
+        # What the poor host gains with each two GPUs; by how much less the squares of what both have left add up to then, halved.
+        more = self.load[poor][:, :, None] - self.load[rich][:, None, :]
+        apart = (self.left[rich] - self.left[poor])[:, None, None]
+        gain = (more * (apart - more)).sum(axis=3)
+        gain[~(self.usable[poor][:, :, None] & self.usable[rich][:, None, :])] = 0.0
+        gain = gain.reshape(half, -1)
+        rows, found = numpy.arange(half), False
+        for _try in range(TRIES):
+            best = gain[rows].argmax(axis=1)
+            worth = gain[rows, best] > TINY
+            rows, best = rows[worth], best[worth]
+            if not len(rows):
+                break
+            done = self._exchange(poor[rows], rich[rows], *numpy.divmod(best, self.slots.shape[1]))
+            found = found or bool(done.any())
+            gain[rows[~done], best[~done]] = 0.0
+            rows = rows[~done]
+        return found
+
+    def _exchange(self, poor: Ints, rich: Ints, mine: Ints, theirs: Ints) -> Bools:
+        """Exchange these GPUs of these hosts, no host twice, where no more places are useless then. Of which was it done?"""
+        more = self.own[rich, theirs] - self.own[poor, mine]
+        before = self._useless(self.total[poor]) + self._useless(self.total[rich])
+        able = (self._useless(self.total[poor] + more) + self._useless(self.total[rich] - more) <= before).all(axis=1)
+        poor, rich, mine, theirs, more = poor[able], rich[able], mine[able], theirs[able], more[able]
+        for each in (self.slots, self.own, self.load):
+            each[poor, mine], each[rich, theirs] = each[rich, theirs], each[poor, mine]
+        change = self.load[rich, theirs] - self.load[poor, mine]
+        self.left[poor] += change
+        self.left[rich] -= change
+        self.total[poor] += more
+        self.total[rich] -= more
+        return able
+
+    def _useless(self, total: Ints) -> Ints:
+        return numpy.maximum(0, total - self.most)
