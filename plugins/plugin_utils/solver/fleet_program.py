@@ -47,6 +47,8 @@ MOST_SPREADS, SPREAD_FROM, MOST_ON_GPU = 4, 0.5, 7
 BROKEN = 2e-6
 # The part of the rounds before in the mean of their prices.
 CALM = 0.7
+# What the shapes of the best pattern are worth where a second one is sought, in parts of their price.
+SECOND = 0.7
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,7 +337,8 @@ class FleetProgram:
     def missing(self, outcome: Outcome, opening: float, calm: Floats, *, spread: bool) -> tuple[float, dict[int, list[Ints]]]:
         """(What unknown patterns could bring at most, those that would pay by board).
 
-        ``calm``: the mean of the prices of all rounds; the best pattern at these is one that later rounds would ask for.
+        ``calm``: the mean of the prices of all rounds; the best pattern at these is one that later rounds would ask for. So is the best one
+        where what the best pattern has is worth less.
         """
         slack = 0.0
         fresh: dict[int, dict[bytes, Ints]] = {}
@@ -345,13 +348,16 @@ class FleetProgram:
             mine = [place for place, group in enumerate(self.options.groups) if group.board == number]
             supply = numpy.asarray([self.rows.supply[place] for place in mine])[:, None] + numpy.arange(len(board.shapes))
             prices = numpy.maximum(0.0, -numpy.concatenate((outcome.duals[supply], calm[supply])))
-            worth, patterns = board.best_shared(prices, board.at_once if spread else None)
+            at_once = board.at_once if spread else None
+            worth, patterns = board.best_shared(prices, at_once)
+            less = numpy.where(patterns[: len(mine)] > 0, SECOND, 1.0) * prices[: len(mine)]
+            patterns = numpy.concatenate((patterns, board.best_shared(less, at_once)[1])).reshape(-1, *patterns[: len(mine)].shape)
             for row, place in enumerate(mine):
                 group = self.options.groups[place]
                 gain = float(worth[row]) - opening - max(0.0, -float(outcome.duals[self.rows.gpus + place]))
                 if gain > 1e-9:
                     slack += gain * group.size * group.gpus
-                    for each in (patterns[row], patterns[len(mine) + row]):
+                    for each in patterns[:, row]:
                         if each.tobytes() not in self.known[number]:
                             fresh.setdefault(number, {})[each.tobytes()] = each
         return slack, {board: list(found.values()) for board, found in fresh.items()}
