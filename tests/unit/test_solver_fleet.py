@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_program
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, read_problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.whole_fleet import plan_whole_fleet
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_baseline import first_fit
@@ -57,6 +58,30 @@ def test_a_plan_is_allowed_within_its_bounds_and_no_worse_than_first_fit(seed: i
     bound = tuple(number for _level, number in sorted(answer.bound.items(), reverse=True))
     assert objective(asked, answer.rows)[:-1] <= bound
     assert objective(asked, first_fit(asked))[:-1] <= bound
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_stage_that_is_solved_ahead_changes_no_bound_of_the_first(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it comes true what was hoped to be held, or not (``seen`` says how often)."""
+    asked = world(60, 25, seed, harsh=seed % 2 == 0)
+    plain = plan(asked)
+    seen: list[bool] = []
+    begin = fleet_program.FleetProgram._begin
+
+    def looked(self: t.Any, level: int, held: dict[int, int], ahead: t.Any) -> bool:
+        interior = begin(self, level, held, ahead)
+        seen.append(ahead is not None and ahead.held == held)
+        return interior
+
+    monkeypatch.setattr(fleet_program.FleetProgram, "_begin", looked)
+    monkeypatch.setattr(fleet_program, "MANY_NEW", 1)
+    answer = plan(asked)
+    assert any(seen)
+    assert violations(asked, answer.rows) == []
+    top = max(answer.bound)
+    assert answer.bound[top] == plain.bound[top]
+    assert all(answer.served[level] <= answer.bound[level] for level in answer.bound)
+    assert answer.opened >= answer.opened_bound
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import typing as t
 
 import numpy as np
 import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_balance import Limits, balance
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, Shape, smallest_profiles
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealer, Dealt
@@ -270,12 +271,43 @@ def test_places_are_evened_out_between_hosts() -> None:
     dealer = Dealer(options_of(read_problem({"models": models(), "hosts": two_hosts(3), "classes": classes})), 0)
     # Both classes have the one shape there is: two and one of a host are three places.
     dealer.slots[:, :, 0] = [[2, 2, 1], [0, 0, 1]]
-    dealer._even_out(np.asarray([0, 1]), np.asarray([0, 0]), np.asarray([4, 2]), np.asarray([0, 0]))
+    dealer._even_out(np.asarray([0, 1]), np.asarray([0, 0]), np.asarray([4, 2]), np.ones((2, 3), dtype=bool))
     assert dealer.slots.sum(axis=(1, 2)).tolist() == [3, 3]
     # The last GPU of a host belongs to a replica with several GPUs: it stays as it is.
     dealer.slots[:, :, 0] = [[0, 2, 2], [0, 0, 0]]
-    dealer._even_out(np.asarray([0]), np.asarray([0]), np.asarray([4]), np.asarray([2, 2]))
+    dealer._even_out(np.asarray([0]), np.asarray([0]), np.asarray([4]), np.arange(3)[None, :] < np.asarray([[1], [1]]))
     assert dealer.slots[:, :, 0].tolist() == [[0, 2, 2], [0, 0, 0]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), hosts=st.integers(2, 9), gpus=st.integers(1, 5), shapes=st.integers(1, 4))
+def test_gpus_change_hosts_until_each_has_its_part(seed: int, hosts: int, gpus: int, shapes: int) -> None:
+    """Nothing is lost, what is not usable stays, no place becomes useless, and no host is farther from the mean than the worst one was."""
+    rng = np.random.default_rng(seed)
+    slots, need = rng.integers(0, 4, (hosts, gpus, shapes)), rng.uniform(0, 1, (shapes, 2))
+    usable = rng.random((hosts, gpus)) < 0.8
+    limits = Limits(rng.integers(0, shapes, 2), rng.integers(1, 4, 2))
+    before, load = slots.copy(), slots @ need
+    mean = load.sum(axis=(0, 1)) / hosts
+    left = mean - load.sum(axis=1)
+    was = (left**2).sum()
+    useless = np.maximum(0, slots.sum(axis=1)[:, limits.places] - limits.most).sum(axis=0)
+    balance(slots, load, left, usable, limits)
+    assert sorted(map(tuple, slots.reshape(-1, shapes).tolist())) == sorted(map(tuple, before.reshape(-1, shapes).tolist()))
+    assert (slots[~usable] == before[~usable]).all()
+    assert np.allclose(load, slots @ need)
+    assert np.allclose(left, mean - load.sum(axis=1))
+    assert (left**2).sum() <= was + 1e-9
+    assert (np.maximum(0, slots.sum(axis=1)[:, limits.places] - limits.most).sum(axis=0) <= useless).all()
+
+
+def test_two_heavy_gpus_of_one_host_are_parted() -> None:
+    slots = np.asarray([[[2], [2]], [[0], [0]]])
+    load = slots @ np.asarray([[1.0, 1.0]])
+    left = np.asarray([[-2.0, -2.0], [2.0, 2.0]])
+    balance(slots, load, left, np.ones((2, 2), dtype=bool), Limits(np.asarray([0]), np.asarray([4])))
+    assert slots.sum(axis=(1, 2)).tolist() == [2, 2]
+    assert not left.any()
 
 
 @pytest.mark.parametrize(("limit", "opened"), [(4, 2), (1, 3)])

@@ -23,8 +23,8 @@ if t.TYPE_CHECKING:
 
 # What hosts are sorted by, in turn: CPU, RAM, both, one at the cost of the other; how far pairs move on after each turn.
 AXES, STEP = ((1.0, 0.0), (0.0, 1.0), (1.0, 1.0), (1.0, -1.0)), 7
-# Rounds, rounds without any exchange that are borne, and exchanges that are tried for a pair in a round.
-ROUNDS, IDLE, TRIES = 120, 8, 3
+# Rounds; so many together should bring hosts nearer to the mean by this part; exchanges that are tried for a pair in a round.
+ROUNDS, TOGETHER, WORTH_WHILE, TRIES = 120, 12, 0.02, 3
 TINY = 1e-9
 
 
@@ -42,11 +42,13 @@ def balance(slots: Ints, load: Floats, left: Floats, usable: Bools, limits: Limi
         (hosts, GPUs, 2). :param left: what each host has left, less the mean, shape (hosts, 2). :param usable: shape (hosts, GPUs).
     """
     pairs = _Pairs(slots, load, left, usable, limits)
-    idle = 0
+    apart = numpy.inf
     for number in range(ROUNDS):
-        idle = 0 if pairs.round(number) else idle + 1
-        if idle == IDLE:
-            return
+        if number % TOGETHER == 0:
+            before, apart = apart, float((pairs.left**2).sum())
+            if apart > (1 - WORTH_WHILE) * before:
+                return
+        pairs.round(number)
 
 
 class _Pairs:
@@ -57,8 +59,8 @@ class _Pairs:
         self.own = slots[:, :, limits.places]
         self.total = self.own.sum(axis=1)
 
-    def round(self, number: int) -> bool:
-        """One exchange for each pair. Was there any?"""
+    def round(self, number: int) -> None:
+        """One exchange for each pair, where one helps."""
         order = numpy.argsort(self.left @ numpy.asarray(AXES[number % len(AXES)]), kind="stable")
         half = len(order) // 2
         poor, rich = order[:half], numpy.roll(order[::-1][:half], number // len(AXES) * STEP)
@@ -68,18 +70,16 @@ class _Pairs:
         gain = (more * (apart - more)).sum(axis=3)
         gain[~(self.usable[poor][:, :, None] & self.usable[rich][:, None, :])] = 0.0
         gain = gain.reshape(half, -1)
-        rows, found = numpy.arange(half), False
+        rows = numpy.arange(half)
         for _try in range(TRIES):
             best = gain[rows].argmax(axis=1)
             worth = gain[rows, best] > TINY
             rows, best = rows[worth], best[worth]
             if not len(rows):
-                break
+                return
             done = self._exchange(poor[rows], rich[rows], *numpy.divmod(best, self.slots.shape[1]))
-            found = found or bool(done.any())
             gain[rows[~done], best[~done]] = 0.0
             rows = rows[~done]
-        return found
 
     def _exchange(self, poor: Ints, rich: Ints, mine: Ints, theirs: Ints) -> Bools:
         """Exchange these GPUs of these hosts, no host twice, where no more places are useless then. Of which was it done?"""

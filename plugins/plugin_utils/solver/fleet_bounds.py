@@ -73,7 +73,7 @@ class Bounds:
         """
         whole = Part(outcome.objective - slack, outcome.duals)
         options, amount = self.program.options, self.program.amount(outcome)
-        found = list(team_cuts(options, *self._worth(outcome, cost), amount, CUT_FROM * max(1.0, abs(outcome.objective))))
+        found = team_cuts(options, *self._worth(outcome, cost), amount, CUT_FROM * max(1.0, abs(outcome.objective)))
         self.cuts += found
         if not found and not roots and self._broken(amount, levels) is None:
             return [whole]

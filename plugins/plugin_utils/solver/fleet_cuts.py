@@ -11,7 +11,7 @@ numbers: no plan has more worth in this team, so that a row which says so cuts t
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, SolverError, numpy
@@ -27,6 +27,8 @@ NEARLY = 1e-9
 NODES = 200
 # So much left of a quota, GiB or GPUs, is not used up.
 SPARE = 1e-3
+# Teams that are looked at at once.
+TOGETHER = 2
 
 
 class Cut(t.NamedTuple):
@@ -37,26 +39,32 @@ class Cut(t.NamedTuple):
     most: float
 
 
-def team_cuts(options: Options, mine: Ints, worth: Floats, amount: Floats, enough: float) -> Iterator[Cut]:
+def team_cuts(options: Options, mine: Ints, worth: Floats, amount: Floats, enough: float) -> list[Cut]:
     """A cut for each team that has more worth in ``amount`` than whole replicas could have, by more than ``enough``.
 
     :param mine: the numbers of the options that the program has so far. :param worth: (options,), of a replica of each, in the unit of the
         program's objective; below zero where it costs more than it brings. :param amount: (options,), the solution to be cut off.
     """
     team = options.team[options.klass[mine]]
+    asked: list[tuple[int, Ints]] = []
     for number in range(len(options.quotas)):
         own = mine[team == number]
         left = (
             options.quota_memory[number] - options.memory[own] @ amount[own],
             options.quota_worth[number] - options.worth[own] @ amount[own],
         )
-        if min(left) > SPARE:
-            # Not the quota is in this team's way.
-            continue
-        now = float(worth[own] @ amount[own])
-        if now > enough and (most := _most_worth(options, number, own[worth[own] > NEARLY], worth, enough / 4)) < now - enough:
+        # Else not the quota is in this team's way.
+        if min(left) <= SPARE and worth[own] @ amount[own] > enough:
+            asked.append((number, own))
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        # HiGHS works without Python's lock.
+        most = list(pool.map(lambda one: _most_worth(options, one[0], one[1][worth[one[1]] > NEARLY], worth, enough / 4), asked))
+    cuts = []
+    for (_number, own), greatest in zip(asked, most, strict=True):
+        if greatest < float(worth[own] @ amount[own]) - enough:
             kept = own[numpy.abs(worth[own]) > NEARLY]
-            yield Cut(kept, worth[kept], most)
+            cuts.append(Cut(kept, worth[kept], greatest))
+    return cuts
 
 
 def _most_worth(options: Options, team: int, own: Ints, worth: Floats, nearly: float) -> float:

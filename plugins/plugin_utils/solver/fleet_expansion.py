@@ -37,6 +37,8 @@ SPREAD = 1.15
 TRIED = 12
 # What is left of CPU or RAM counts the less the more of it there is; a host's whole, with this part of it left, counts half.
 SLACK = 0.01
+# What all hosts together may be expected to lack, in a host's whole CPU or RAM: exchanges of replicas will do for that.
+LITTLE = 1.0
 # Hosts with too few and with too many places of a shape that are looked at together, how often, and how often in vain.
 PAIRED, EVENED, IDLE = 16, 600, 6
 
@@ -252,7 +254,7 @@ class Dealer:
         """GPUs change hosts where a host would have too much of what replicas need on the average."""
         load = self.slots @ (mean * self.scale)
         left = self.left * self.scale - load.sum(axis=1)
-        if (left >= -NEARLY).all():
+        if numpy.minimum(0.0, left).sum() > -LITTLE:
             return
         spare = left.mean(axis=0)
         weight = SLACK / (SLACK + numpy.maximum(0.0, spare))

@@ -38,6 +38,8 @@ NEAR = 2
 # Up to so many without a place the first order will do: filling finds places for the few. The other order is taken where it leaves less
 # than this part: what is nearly as good may be worse when all is done.
 FINE, BETTER = 15, 0.6
+# From so many replicas on they are dealt by two processes.
+MANY = 5_000
 # Up to so many hosts are planned in both ways.
 FEW_HOSTS = 40
 
@@ -121,7 +123,8 @@ def _seated(options: Options, relaxed: Relaxed, amount: Ints) -> list[Seats]:
     used = numpy.bincount(options.group[amount > 0], minlength=len(options.groups)).tolist()
     # Most work is where many options meet many patterns.
     large = sorted(range(len(used)), key=lambda number: (-used[number] * int((relaxed.boards[number] > 0).sum()), number))
-    all_dealt = shared_out(partial(_dealt, options, relaxed, amount), large)
+    deal = partial(_dealt, options, relaxed, amount)
+    all_dealt = shared_out(deal, large) if amount.sum() >= MANY else {number: deal(number) for number in large}
     return [Seats(options, number, all_dealt[number], codes[group.board]) for number, group in enumerate(options.groups)]
 
 
