@@ -4,7 +4,8 @@
 """Hosts that got more than their CPU or RAM exchange a replica with a host that has some left; what is too much even then is taken off.
 
 Two replicas of one shape change places, so that the GPUs stay as they are. Many pairs of hosts are tried at once, then for each host that
-still has too much two exchanges together: CPU and RAM come in few sizes, and one exchange seldom leaves exactly what is lacked.
+still has too much two exchanges together: CPU and RAM come in few sizes, and one exchange seldom leaves exactly what is lacked. Both in
+turn, for what one finds the other can go on with.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ if t.TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-# Rounds of exchanges in a group; rounds without any that are borne; pairs of hosts tried at once; how far partners move on each round.
+# Rounds of exchanges in a cycle; rounds without any that are borne; pairs of hosts tried at once; how far partners move on each round.
 ROUNDS, IDLE, PAIRS, STEP = 30, 6, 300, 37
-# Partners that are tried for one host with two exchanges at once, and how often others are, as long as this part of the hosts is helped.
-PARTNERS, TURNS, WORTH_WHILE = 12, 16, 0.2
-# So few hosts are worth so many turns more.
-FEW, PATIENT = 30, 32
+# Partners that are tried for one host with two exchanges at once, others in each cycle.
+PARTNERS = 12
+# Cycles; each should take this part off what is lacked, but for the last few hosts.
+CYCLES, WORTH_WHILE, FEW = 16, 0.05, 12
 TINY = 1e-9
 
 
@@ -36,25 +37,23 @@ def exchange(options: Options, dealt: Dealt) -> None:
     if not len(dealt.klass) or not (dealt.left < -NEARLY).any():
         return
     table = _Table(options, dealt)
-    idle = 0
-    for number in range(ROUNDS):
-        over = _worst(dealt.left)
-        if not len(over):
+    number, lack = 0, numpy.inf
+    for cycle in range(CYCLES):
+        idle = 0
+        for _round in range(ROUNDS):
+            over = _worst(dealt.left)
+            if not len(over):
+                return
+            # When no partner has what they need, what is too much passes to others, who may have.
+            idle = 0 if table.try_pairs(over, number, sideways=idle > 0) else idle + 1
+            number += 1
+            if idle > IDLE:
+                break
+        for host in _worst(dealt.left).tolist():
+            table.try_two(host, cycle)
+        before, lack = lack, -float((numpy.minimum(dealt.left, 0.0) * table.scale).sum())
+        if lack > (1 - WORTH_WHILE) * before and int((dealt.left < -NEARLY).any(axis=1).sum()) > FEW:
             return
-        idle = 0 if table.try_pairs(over, number, sideways=idle > 0) else idle + 1
-        if idle > IDLE:
-            break
-    for number in range(TURNS + PATIENT):
-        over = _worst(dealt.left)
-        few = len(over) <= FEW
-        if not len(over) or (number >= TURNS and not few):
-            return
-        if sum([table.try_two(host, number) for host in over.tolist()]) > WORTH_WHILE * len(over):
-            continue
-        if not few:
-            return
-        # No partner has what they need: what is too much passes to others, who may have.
-        table.try_pairs(_worst(dealt.left), number, sideways=True)
 
 
 def _worst(left: Floats) -> Ints:
@@ -105,15 +104,12 @@ class _Table:
             self._swap(int(over[pair]), int(partners[pair]), int(best[pair]))
         return bool((gain > TINY).any())
 
-    def try_two(self, host: int, number: int) -> bool:
-        """Two exchanges at once with one of some partners, others with each ``number``: what one alone makes worse the other makes good.
-
-        Did they help?
-        """
+    def try_two(self, host: int, number: int) -> None:
+        """Two exchanges at once with one of some partners, others with each ``number``: what one alone makes worse the other makes good."""
         left = self.dealt.left
         which = int((left[host] * self.scale).argmin())
         if left[host, which] >= -NEARLY:
-            return False
+            return
         partners = numpy.argsort(-left[:, which], kind="stable")[: int((left[:, which] > NEARLY).sum())]
         for partner in numpy.roll(partners, -number * PARTNERS - host)[:PARTNERS].tolist():
             pairs, delta = self._pairs(host, partner)
@@ -131,8 +127,7 @@ class _Table:
             if before - lack[one, other] > TINY and self._within(host, partner, pairs[[one, other]]):
                 self._swap(host, partner, int(pairs[one]))
                 self._swap(host, partner, int(pairs[other]))
-                return True
-        return False
+                return
 
     def _pairs(self, host: int, partner: int) -> tuple[Ints, Floats]:
         """(Exchanges of one replica of each host that the limits of their classes allow, one of each two classes; how much CPU and RAM

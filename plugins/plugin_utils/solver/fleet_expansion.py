@@ -82,7 +82,7 @@ class Dealer:
         self.shapes = len(options.boards[self.group.board].shapes)
         size = self.group.size
         self.left = numpy.tile(numpy.asarray([self.group.cpus, self.group.ram]), (size, 1))
-        # Both resources in shares of a host, so that they can be added up.
+        # Both resources in shares of a host, so that they can be added up; in :meth:`deal` the one of which much is left counts less.
         self.scale = 1.0 / numpy.maximum(numpy.asarray([self.group.cpus, self.group.ram]), NEARLY)
         self.open = numpy.full(size, self.group.gpus, dtype=numpy.int64)
         self.slots = numpy.zeros((size, self.group.gpus, self.shapes), dtype=numpy.int64)
@@ -111,6 +111,8 @@ class Dealer:
         self._patterns(patterns, boards, mean, self._crowd(klass, shape, many), many_first=many_first)
         usable = numpy.arange(self.group.gpus)[None, :] < (self.group.gpus - multi)[:, None]
         self._even_out(klass, shape, many, usable)
+        spare = (self.left.sum(axis=0) - many @ need) / self.group.size * self.scale
+        self.scale *= SLACK / (SLACK + numpy.maximum(0.0, spare))
         self._balance(mean, self._limits(klass, shape), usable)
         hosts, of = self._replicas(klass, shape, many, need, mean)
         return Dealt(klass[of], shape[of], hosts, self.slots, self.left, multi, several)
@@ -254,11 +256,8 @@ class Dealer:
         """GPUs change hosts where a host would have too much of what replicas need on the average."""
         load = self.slots @ (mean * self.scale)
         left = self.left * self.scale - load.sum(axis=1)
-        if numpy.minimum(0.0, left).sum() > -LITTLE:
-            return
-        spare = left.mean(axis=0)
-        weight = SLACK / (SLACK + numpy.maximum(0.0, spare))
-        balance(self.slots, load * weight, (left - spare) * weight, usable, limits)
+        if numpy.minimum(0.0, left).sum() <= -LITTLE:
+            balance(self.slots, load, left - left.mean(axis=0), usable, limits)
 
     def _share(self, number: int) -> int:
         """How many hosts get one in a turn: few enough that what the first ones got counts for the rest."""
