@@ -136,7 +136,7 @@ class _Rounding:
             program, near.columns, options.team[options.klass[chosen]], private, numpy.asarray([rows.level[one] for one in held]), shared
         )
         enough = NEARLY_FEWEST * sum(boards.sum() for boards in relaxed.boards)
-        found = by_teams(broken, Limits(absolute=enough, nodes=NODES, brief=True, once=True))
+        found = by_teams(broken, Limits(absolute=enough, nodes=NODES, plain=True, once=True))
         if found is not None:
             self.best[chosen] = found.astype(numpy.int64)
         return found is not None
