@@ -10,6 +10,7 @@ import typing as t
 
 import numpy as np
 import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_expansion
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_balance import Limits, balance
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, Shape, smallest_profiles
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
@@ -282,7 +283,7 @@ def test_places_are_evened_out_between_hosts() -> None:
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), hosts=st.integers(2, 9), gpus=st.integers(1, 5), shapes=st.integers(1, 4))
 def test_gpus_change_hosts_until_each_has_its_part(seed: int, hosts: int, gpus: int, shapes: int) -> None:
-    """Nothing is lost, what is not usable stays, no place becomes useless, and no host is farther from the mean than the worst one was."""
+    """Nothing is lost, what is not usable stays, no more is over a limit, and hosts are no farther from the mean than they were."""
     rng = np.random.default_rng(seed)
     slots, need = rng.integers(0, 4, (hosts, gpus, shapes)), rng.uniform(0, 1, (shapes, 2))
     usable = rng.random((hosts, gpus)) < 0.8
@@ -291,14 +292,14 @@ def test_gpus_change_hosts_until_each_has_its_part(seed: int, hosts: int, gpus: 
     mean = load.sum(axis=(0, 1)) / hosts
     left = mean - load.sum(axis=1)
     was = (left**2).sum()
-    useless = np.maximum(0, slots.sum(axis=1)[:, limits.places] - limits.most).sum(axis=0)
+    over = np.maximum(0, slots.sum(axis=1)[:, limits.kinds] - limits.most).sum(axis=0)
     balance(slots, load, left, usable, limits)
     assert sorted(map(tuple, slots.reshape(-1, shapes).tolist())) == sorted(map(tuple, before.reshape(-1, shapes).tolist()))
     assert (slots[~usable] == before[~usable]).all()
     assert np.allclose(load, slots @ need)
     assert np.allclose(left, mean - load.sum(axis=1))
     assert (left**2).sum() <= was + 1e-9
-    assert (np.maximum(0, slots.sum(axis=1)[:, limits.places] - limits.most).sum(axis=0) <= useless).all()
+    assert (np.maximum(0, slots.sum(axis=1)[:, limits.kinds] - limits.most).sum(axis=0) <= over).all()
 
 
 def test_two_heavy_gpus_of_one_host_are_parted() -> None:
@@ -308,6 +309,38 @@ def test_two_heavy_gpus_of_one_host_are_parted() -> None:
     balance(slots, load, left, np.ones((2, 2), dtype=bool), Limits(np.asarray([0]), np.asarray([4])))
     assert slots.sum(axis=(1, 2)).tolist() == [2, 2]
     assert not left.any()
+
+
+def test_gpus_change_hosts_with_their_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host a has both GPUs of the heavy class, of which a host may have two: one of each goes to the other host."""
+    monkeypatch.setattr(fleet_expansion, "LITTLE", 0.0)
+    classes = [
+        {
+            "key": key,
+            "team": "t",
+            "priority": 1,
+            "isolation": "shared",
+            "replicas": 4,
+            "memory_mib": size * 1024,
+            "ram_mib": ram * 1024,
+            **limit,
+        }
+        for key, size, ram, limit in (("heavy", 5, 300, {"max_per_host": 2}), ("light", 6, 2, {}))
+    ]
+    hosts = [{**each, "ram_mib": 700 * 1024} for each in two_hosts(2)]
+    options = options_of(read_problem({"models": models(), "hosts": hosts, "classes": classes}))
+    dealer = Dealer(options, 0)
+    heavy, light = (int(options.shape[np.flatnonzero(options.klass == one)[0]]) for one in (0, 1))
+    dealer.slots[0, :, heavy] = 2
+    dealer.slots[1, :, light] = 1
+    dealer.left = dealer.left - [[4.0, 1200.0], [2.0, 4.0]]
+    need, of = np.asarray([[1.0, 300.0], [1.0, 2.0]]), np.asarray([0, 0, 0, 0, 1, 1])
+    at, kinds = dealer._settled(
+        np.asarray([0, 0, 0, 0, 1, 1]), of, np.asarray([heavy, light]), need, np.asarray([2, 99]), np.ones((2, 2), dtype=bool)
+    )
+    assert sorted(zip(at.tolist(), kinds.tolist(), strict=True)) == [(0, 0), (0, 0), (0, 1), (1, 0), (1, 0), (1, 1)]
+    assert dealer.slots[:, :, heavy].sum(axis=1).tolist() == [2, 2]
+    assert dealer.left[:, 1].tolist() == [dealer.group.ram - 602.0] * 2
 
 
 @pytest.mark.parametrize(("limit", "opened"), [(4, 2), (1, 3)])

@@ -1,10 +1,10 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""GPUs of a group change hosts, patterns and all, until each host has its fair part of what will be needed of CPU and RAM.
+"""GPUs of a group change hosts, with all that is on them, until each host has its fair part of what CPU and RAM are needed.
 
 Hosts with too much and hosts with too little are put into pairs, each pair exchanges the two GPUs that bring both nearest to the mean, and
-the next round makes other pairs. Replicas that are dealt afterwards need few exchanges.
+the next round makes other pairs. What is then left to do takes few exchanges of single replicas.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ TINY = 1e-9
 
 
 class Limits(t.NamedTuple):
-    """``places``: numbers of shapes, a shape as often as there are limits; ``most``: so many places of it are of use on one host."""
+    """``kinds`` of which a host should have no more than ``most``, each."""
 
-    places: Ints
+    kinds: Ints
     most: Ints
 
 
 def balance(slots: Ints, load: Floats, left: Floats, usable: Bools, limits: Limits) -> None:
-    """Bring ``left`` of all hosts near the mean, 0. No exchange makes more places useless.
+    """Bring ``left`` of all hosts near the mean, 0. With no exchange two hosts have more together that is over a limit.
 
-    :param slots: places, shape (hosts, GPUs, shapes); changed in place, and so are the next two. :param load: what each GPU needs, shape
-        (hosts, GPUs, 2). :param left: what each host has left, less the mean, shape (hosts, 2). :param usable: shape (hosts, GPUs).
+    :param slots: how many of each kind there are, shape (hosts, GPUs, kinds); changed in place, and so are the next two. :param load: what
+        each GPU needs, shape (hosts, GPUs, 2). :param left: what each host has left, less the mean, shape (hosts, 2). :param usable: shape
+        (hosts, GPUs), which may be exchanged.
     """
     pairs = _Pairs(slots, load, left, usable, limits)
     apart = numpy.inf
@@ -56,7 +57,7 @@ class _Pairs:
 
     def __init__(self, slots: Ints, load: Floats, left: Floats, usable: Bools, limits: Limits) -> None:
         self.slots, self.load, self.left, self.usable, self.most = slots, load, left, usable, limits.most
-        self.own = slots[:, :, limits.places]
+        self.own = slots[:, :, limits.kinds]
         self.total = self.own.sum(axis=1)
 
     def round(self, number: int) -> None:
@@ -82,10 +83,10 @@ class _Pairs:
             rows = rows[~done]
 
     def _exchange(self, poor: Ints, rich: Ints, mine: Ints, theirs: Ints) -> Bools:
-        """Exchange these GPUs of these hosts, no host twice, where no more places are useless then. Of which was it done?"""
+        """Exchange these GPUs of these hosts, no host twice, where no more is over a limit then. Of which was it done?"""
         more = self.own[rich, theirs] - self.own[poor, mine]
-        before = self._useless(self.total[poor]) + self._useless(self.total[rich])
-        able = (self._useless(self.total[poor] + more) + self._useless(self.total[rich] - more) <= before).all(axis=1)
+        before = self._over(self.total[poor]) + self._over(self.total[rich])
+        able = (self._over(self.total[poor] + more) + self._over(self.total[rich] - more) <= before).all(axis=1)
         poor, rich, mine, theirs, more = poor[able], rich[able], mine[able], theirs[able], more[able]
         for each in (self.slots, self.own, self.load):
             each[poor, mine], each[rich, theirs] = each[rich, theirs], each[poor, mine]
@@ -96,5 +97,5 @@ class _Pairs:
         self.total[rich] -= more
         return able
 
-    def _useless(self, total: Ints) -> Ints:
+    def _over(self, total: Ints) -> Ints:
         return numpy.maximum(0, total - self.most)

@@ -5,7 +5,7 @@
 
 CPU and RAM of a group are often needed to the last core, so that every host must get its fair part of both. Patterns first and
 replicas then are dealt in order of how far they are from the mean of their kind: what is heavy goes where most is left over, what is light
-where least is, and the last ones, near the mean, hardly matter. What is too much on a host is exchanged for a lighter replica elsewhere.
+where least is, and the last ones, near the mean, hardly matter. Then whole GPUs change hosts where a host has too much (``fleet_balance``).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SPREAD = 1.15
 TRIED = 12
 # What is left of CPU or RAM counts the less the more of it there is; a host's whole, with this part of it left, counts half.
 SLACK = 0.01
-# What all hosts together may be expected to lack, in a host's whole CPU or RAM: exchanges of replicas will do for that.
+# What all hosts together may lack, in a host's whole CPU or RAM: exchanges of replicas will do for that.
 LITTLE = 1.0
 # Hosts with too few and with too many places of a shape that are looked at together, how often, and how often in vain.
 PAIRED, EVENED, IDLE = 16, 600, 6
@@ -113,8 +113,7 @@ class Dealer:
         self._even_out(klass, shape, many, usable)
         spare = (self.left.sum(axis=0) - many @ need) / self.group.size * self.scale
         self.scale *= SLACK / (SLACK + numpy.maximum(0.0, spare))
-        self._balance(mean, self._limits(klass, shape), usable)
-        hosts, of = self._replicas(klass, shape, many, need, mean)
+        hosts, of = self._settled(*self._replicas(klass, shape, many, need, mean), shape, need, self.options.per_host[klass], usable)
         return Dealt(klass[of], shape[of], hosts, self.slots, self.left, multi, several)
 
     def _several(self, klass: Ints, many: Ints) -> list[tuple[int, int]]:
@@ -241,24 +240,6 @@ class Dealer:
         self.slots[mine], self.slots[theirs] = self.slots[theirs].copy(), self.slots[mine].copy()
         return True
 
-    def _limits(self, klass: Ints, shape: Ints) -> Limits:
-        """Of each shape how many places are of use on a host: to the class with the lowest limit, to the two lowest, and so on."""
-        limit = numpy.minimum(self.options.per_host[klass], self.slots.sum(axis=1).max(initial=0) + 1)
-        order = numpy.lexsort((limit, shape))
-        ahead = numpy.cumsum(limit[order])
-        first = numpy.searchsorted(shape[order], shape[order])
-        most = ahead - ahead[first] + limit[order][first]
-        # More than that may come together.
-        able = most < self.slots[:, :, shape[order]].max(axis=(0, 1), initial=0) * self.group.gpus
-        return Limits(shape[order][able], most[able])
-
-    def _balance(self, mean: Floats, limits: Limits, usable: NDArray[np.bool_]) -> None:
-        """GPUs change hosts where a host would have too much of what replicas need on the average."""
-        load = self.slots @ (mean * self.scale)
-        left = self.left * self.scale - load.sum(axis=1)
-        if numpy.minimum(0.0, left).sum() <= -LITTLE:
-            balance(self.slots, load, left - left.mean(axis=0), usable, limits)
-
     def _share(self, number: int) -> int:
         """How many hosts get one in a turn: few enough that what the first ones got counts for the rest."""
         return min(number, max(1, self.group.size // 4))
@@ -299,6 +280,34 @@ class Dealer:
         which_of, hosts_of = numpy.nonzero(everyone)
         many_of = everyone[which_of, hosts_of]
         return numpy.repeat(hosts_of, many_of), numpy.repeat(which_of, many_of)
+
+    def _settled(self, hosts: Ints, of: Ints, shape: Ints, need: Floats, limit: Ints, usable: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+        """GPUs change hosts with the replicas that they have by now, where a host has too much; as of :meth:`_replicas`.
+
+        ``shape``, ``need``, ``limit``: of each class that a replica is ``of``.
+        """
+        if numpy.minimum(0.0, self.left * self.scale).sum() > -LITTLE:
+            return hosts, of
+        # The first replica of a shape on a host is on the first place of that shape, and so on.
+        places = self.slots.transpose(0, 2, 1)
+        gpu = numpy.repeat(numpy.tile(numpy.arange(self.group.gpus), self.group.size * self.shapes), places.ravel())
+        first = numpy.cumsum(places.sum(axis=2)) - places.sum(axis=2).ravel()
+        key = hosts * self.shapes + shape[of]
+        order = numpy.argsort(key, kind="stable")
+        rank = numpy.arange(len(order)) - numpy.searchsorted(key[order], key[order])
+        replicas = numpy.zeros((self.group.size, self.group.gpus, len(need)), dtype=numpy.int64)
+        numpy.add.at(replicas, (hosts[order], gpu[first[key[order]] + rank], of[order]), 1)
+        load = replicas @ need
+        self.left += load.sum(axis=1)
+        both = numpy.concatenate((replicas, self.slots), axis=2)
+        limited = numpy.flatnonzero(limit < replicas.max(axis=(0, 1)) * self.group.gpus)
+        left = self.left - load.sum(axis=1)
+        balance(both, load * self.scale, (left - left.mean(axis=0)) * self.scale, usable, Limits(limited, limit[limited]))
+        replicas, self.slots = both[:, :, : len(need)].sum(axis=1), both[:, :, len(need) :]
+        self.left -= replicas @ need
+        hosts, of = numpy.nonzero(replicas)
+        many = replicas[hosts, of]
+        return numpy.repeat(hosts, many), numpy.repeat(of, many)
 
     def _make_place(self, which: int, klass: Ints, shape: Ints, need: Floats, everyone: NDArray[np.int16], free: Ints) -> None:
         """One more of a class that has as many as it may on every host with a free place: another of its shape goes there from a host that
