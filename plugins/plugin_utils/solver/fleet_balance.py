@@ -86,7 +86,8 @@ class _Pairs:
         """Exchange these GPUs of these hosts, no host twice, where no more is over a limit then. Of which was it done?"""
         more = self.own[rich, theirs] - self.own[poor, mine]
         before = self._over(self.total[poor]) + self._over(self.total[rich])
-        able = (self._over(self.total[poor] + more) + self._over(self.total[rich] - more) <= before).all(axis=1)
+        after = self._over(self.total[poor] + more) + self._over(self.total[rich] - more)
+        able: Bools = numpy.all(after <= before, axis=1)
         poor, rich, mine, theirs, more = poor[able], rich[able], mine[able], theirs[able], more[able]
         for each in (self.slots, self.own, self.load):
             each[poor, mine], each[rich, theirs] = each[rich, theirs], each[poor, mine]
@@ -98,4 +99,5 @@ class _Pairs:
         return able
 
     def _over(self, total: Ints) -> Ints:
-        return numpy.maximum(0, total - self.most)
+        over: Ints = numpy.maximum(0, total - self.most)
+        return over

@@ -196,7 +196,8 @@ class _Rounding:
 
 
 class _Near(t.NamedTuple):
-    """``program`` with the ``rows`` of the whole fleet's, then those that spread options, then one for each cut; ``columns``: those of the options that may change."""
+    """``program`` with the ``rows`` of the whole fleet's, then those that spread options, then one for each cut; ``columns``: those of the
+    options that may change."""
 
     program: Program
     columns: Ints
