@@ -11,7 +11,7 @@ opened as possible. Stages: a linear program over groups of equal hosts (``fleet
 from __future__ import annotations
 
 import typing as t
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
@@ -91,9 +91,11 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
             program = FleetProgram(options_of(problem, up=False, alone=alone))
             relaxed, fewest = program.solve(lambda _relaxed, level, _held: served[level]), None
         if fewest is None or not fewest.knows(served) or sum(meant.values()) - sum(served.values()) > NEAR:
-            sought = beside.submit(program.fewest_gpus, served)
-        rows = _rows(options, seats)
-        fewest = t.cast("Future[Fewest]", sought).result()
+            again = beside.submit(program.fewest_gpus, served)
+            rows = _rows(options, seats)
+            fewest = again.result()
+        else:
+            rows = _rows(options, seats)
     return FleetAnswer(
         rows=rows,
         served=served,
