@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.sharing_out import shared_out
@@ -74,5 +75,5 @@ def test_one_process_does_it_alone(why: str, monkeypatch: pytest.MonkeyPatch) ->
     elif why == "no fork":
         monkeypatch.setattr(os, "fork", refused)
     else:
-        monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+        monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(daemon=True))
     assert shared_out(lambda _piece: os.getpid(), range(5)) == dict.fromkeys(range(5), HERE)

@@ -46,7 +46,7 @@ def team_cuts(options: Options, mine: Ints, worth: Floats, amount: Floats, enoug
         program's objective; below zero where it costs more than it brings. :param amount: (options,), the solution to be cut off.
     """
     team = options.team[options.klass[mine]]
-    asked: list[tuple[int, Ints]] = []
+    asked: list[tuple[int, Ints, float]] = []
     for number in range(len(options.quotas)):
         own = mine[team == number]
         left = (
@@ -54,14 +54,14 @@ def team_cuts(options: Options, mine: Ints, worth: Floats, amount: Floats, enoug
             options.quota_worth[number] - options.worth[own] @ amount[own],
         )
         # Else not the quota is in this team's way.
-        if min(left) <= SPARE and worth[own] @ amount[own] > enough:
-            asked.append((number, own))
+        if min(left) <= SPARE and (now := float(worth[own] @ amount[own])) > enough:
+            asked.append((number, own, now))
     with ThreadPoolExecutor(TOGETHER) as pool:
         # HiGHS works without Python's lock.
         most = list(pool.map(lambda one: _most_worth(options, one[0], one[1][worth[one[1]] > NEARLY], worth, enough / 4), asked))
     cuts = []
-    for (_number, own), greatest in zip(asked, most, strict=True):
-        if greatest < float(worth[own] @ amount[own]) - enough:
+    for (_number, own, now), greatest in zip(asked, most, strict=True):
+        if greatest < now - enough:
             kept = own[numpy.abs(worth[own]) > NEARLY]
             cuts.append(Cut(kept, worth[kept], greatest))
     return cuts

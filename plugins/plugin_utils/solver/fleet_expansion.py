@@ -291,20 +291,20 @@ class Dealer:
         # The first replica of a shape on a host is on the first place of that shape, and so on.
         places = self.slots.transpose(0, 2, 1)
         gpu = numpy.repeat(numpy.tile(numpy.arange(self.group.gpus), self.group.size * self.shapes), places.ravel())
-        first = numpy.cumsum(places.sum(axis=2)) - places.sum(axis=2).ravel()
+        many = places.sum(axis=2).ravel()
+        first = numpy.cumsum(many) - many
         key = hosts * self.shapes + shape[of]
         order = numpy.argsort(key, kind="stable")
         rank = numpy.arange(len(order)) - numpy.searchsorted(key[order], key[order])
         replicas = numpy.zeros((self.group.size, self.group.gpus, len(need)), dtype=numpy.int64)
         numpy.add.at(replicas, (hosts[order], gpu[first[key[order]] + rank], of[order]), 1)
         load = replicas @ need
-        self.left += load.sum(axis=1)
         both = numpy.concatenate((replicas, self.slots), axis=2)
         limited = numpy.flatnonzero(limit < replicas.max(axis=(0, 1)) * self.group.gpus)
-        left = self.left - load.sum(axis=1)
-        balance(both, load * self.scale, (left - left.mean(axis=0)) * self.scale, usable, Limits(limited, limit[limited]))
+        left = self.left - self.left.mean(axis=0)
+        balance(both, load * self.scale, left * self.scale, usable, Limits(limited, limit[limited]))
         replicas, self.slots = both[:, :, : len(need)].sum(axis=1), both[:, :, len(need) :]
-        self.left -= replicas @ need
+        self.left += load.sum(axis=1) - replicas @ need
         hosts, of = numpy.nonzero(replicas)
         many = replicas[hosts, of]
         return numpy.repeat(hosts, many), numpy.repeat(of, many)

@@ -13,7 +13,6 @@ then is part of the bound, so that the bounds hold for every plan.
 
 from __future__ import annotations
 
-import itertools
 import typing as t
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -161,24 +160,23 @@ class FleetProgram:
         held: dict[int, int] = {}
         ahead: _Ahead | None = None
         with ThreadPoolExecutor(1) as beside:
-            for level, after in itertools.zip_longest(options.levels, options.levels[1:]):
+            for number, level in enumerate(options.levels):
                 interior = self._begin(level, held, ahead)
                 cost = partial(self._served_cost, level)
                 outcome, slack = self._priced(cost, interior=interior)
                 self.parts = [Part(outcome.objective - slack, outcome.duals)]
                 levels[level] = self._level(held)
-                if after is None:
+                reached = None
+                if level != options.levels[-1]:
+                    # HiGHS works without Python's lock: while whole numbers are sought, the next stage is solved for what is hoped for.
+                    ahead = self._ahead(options.levels[number + 1], {**held, level: int(levels[level].bound)}, beside)
+                    reached = reachable(self._relaxed(outcome, levels, held), level, held)
+                if reached is None or levels[level].bound > reached:  # Else all that the program promises is served.
                     self.parts = self.bounds.parts(outcome, slack, cost(), list(held), [])
                     levels[level] = self._level(held)
+                if reached is None:
                     outcome = self._inside(outcome.objective - slack, cost) or outcome
                     reached = reachable(self._relaxed(outcome, levels, held), level, held)
-                else:
-                    # HiGHS works without Python's lock: while whole numbers are sought, the next stage is solved for what is hoped for.
-                    ahead = self._ahead(after, {**held, level: int(levels[level].bound)}, beside)
-                    reached = reachable(self._relaxed(outcome, levels, held), level, held)
-                    if levels[level].bound > reached:  # Else all that the program promises is served.
-                        self.parts = self.bounds.parts(outcome, slack, cost(), list(held), [])
-                        levels[level] = self._level(held)
                 held[level] = reached
                 self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
         outcome = self._settled(held)
@@ -350,14 +348,13 @@ class FleetProgram:
             prices = numpy.maximum(0.0, -numpy.concatenate((outcome.duals[supply], calm[supply])))
             at_once = board.at_once if spread else None
             worth, patterns = board.best_shared(prices, at_once)
-            less = numpy.where(patterns[: len(mine)] > 0, SECOND, 1.0) * prices[: len(mine)]
-            patterns = numpy.concatenate((patterns, board.best_shared(less, at_once)[1])).reshape(-1, *patterns[: len(mine)].shape)
+            second = board.best_shared(numpy.where(patterns > 0, SECOND, 1.0)[: len(mine)] * prices[: len(mine)], at_once)[1]
             for row, place in enumerate(mine):
                 group = self.options.groups[place]
                 gain = float(worth[row]) - opening - max(0.0, -float(outcome.duals[self.rows.gpus + place]))
                 if gain > 1e-9:
                     slack += gain * group.size * group.gpus
-                    for each in patterns[:, row]:
+                    for each in (patterns[row], patterns[len(mine) + row], second[row]):
                         if each.tobytes() not in self.known[number]:
                             fresh.setdefault(number, {})[each.tobytes()] = each
         return slack, {board: list(found.values()) for board, found in fresh.items()}
