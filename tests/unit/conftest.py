@@ -14,6 +14,7 @@ import importlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import typing as t
@@ -29,6 +30,15 @@ if t.TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parents[2]
 SIMULATOR = REPOSITORY / "build" / "simulator"
 DOOR = "NVML_SIM_STATE"
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> t.Iterator[None]:
+    """A program under test that runs in this process sets its handlers of signals here: the next test must not inherit them."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

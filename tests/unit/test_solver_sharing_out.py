@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import sharing_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.sharing_out import shared_out
 
 HERE = os.getpid()
@@ -54,6 +55,48 @@ def wrong(piece: int) -> int:
 def test_what_the_other_process_did_not_answer_is_done_here(work: Callable[[int], int], capfd: pytest.CaptureFixture[str]) -> None:
     assert shared_out(work, range(6)) == {piece: piece for piece in range(6)}
     assert capfd.readouterr() == ("", "")
+
+
+def stuck(piece: int) -> int:
+    if os.getpid() != HERE:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        time.sleep(3600)
+    time.sleep(0.02)
+    return piece
+
+
+def test_nobody_waits_without_end_for_a_process_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing_out, "PATIENCE", 0.1)
+    assert shared_out(stuck, range(6)) == {piece: piece for piece in range(6)}
+    assert multiprocessing.active_children() == []
+
+
+def test_the_other_process_has_no_handler_of_signals() -> None:
+    """One that raises would lead it out of its work, into what the first process was about to do."""
+
+    def handlers(_piece: int) -> list[bool]:
+        time.sleep(0.05)
+        return [callable(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        found = shared_out(handlers, range(4))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert sorted(found.values())[0] == [False, False]
+    assert sorted(found.values())[-1] == [True, True]
+
+
+def test_more_pieces_than_a_pipe_holds_are_done_here() -> None:
+    assert shared_out(lambda _piece: os.getpid(), range(50_000)) == dict.fromkeys(range(50_000), HERE)
+
+
+def test_nothing_is_left_open() -> None:
+    before = os.listdir("/proc/self/fd")
+    for _time in range(3):
+        shared_out(lambda piece: piece, range(3))
+        shared_out(lambda piece: piece, range(50_000))
+    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_an_error_is_the_same_wherever_it_happens() -> None:

@@ -4,7 +4,8 @@
 """Work in pieces that know nothing of each other, shared out to two processes.
 
 Python's threads take turns, so a second processor is of use to numpy's small steps in a second process only. It is a fork of this one: it
-has all the data at once, and only what it found is sent back.
+has all the data at once, and only what it found is sent back. It may die or hang at any point (a lock that a thread of this process held
+at the fork is never given back there): nothing here waits for it without end, and it never gets further than its own work.
 """
 
 from __future__ import annotations
@@ -12,16 +13,21 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import signal
+import struct
+import time
 import typing as t
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 if t.TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from multiprocessing.context import ForkContext, ForkProcess
 
-    Turn = t.Any  # multiprocessing's Value of an integer: its type has no public name.
-
 T = t.TypeVar("T")
+
+TICKET = struct.Struct("=I")
+PATIENCE = 2.0  # seconds at least that the other process has for what it took; as long as all took here, where that is more
+FAREWELL = 10.0  # seconds that it has to end by itself once it answered
 
 
 def shared_out(work: Callable[[int], T], pieces: Sequence[int]) -> dict[int, T]:
@@ -31,21 +37,31 @@ def shared_out(work: Callable[[int], T], pieces: Sequence[int]) -> dict[int, T]:
     not answer: the answer is the same in any case, and so are errors.
     """
     found: dict[int, T] = {}
+    began = time.monotonic()
     with contextlib.ExitStack() as ending:
         other = _other(work, pieces, ending) if len(pieces) > 1 else None
-        while (place := _taken(other.turn) if other else len(found)) < len(pieces):
-            found[pieces[place]] = work(pieces[place])
+        for piece in _taken(other.tickets) if other else pieces:
+            found[piece] = work(piece)
         if other:
-            with contextlib.suppress(EOFError, OSError):
-                found.update(other.answers.recv())
+            found.update(other.said(max(PATIENCE, time.monotonic() - began)))
     return {piece: found[piece] if piece in found else work(piece) for piece in pieces}
 
 
 class _Other(t.NamedTuple):
-    """The other process: ``turn``, how many pieces were taken by either; ``answers`` come once, when none is left."""
+    """The other process. ``tickets``: a pipe with the pieces that neither process took yet; ``answers`` come once, when it is empty."""
 
-    turn: Turn
+    process: ForkProcess
+    tickets: int
     answers: Connection
+
+    def said(self, seconds: float) -> dict[int, t.Any]:
+        """What it found, by piece; nothing, if it does not answer within ``seconds``."""
+        with contextlib.suppress(EOFError, OSError):
+            if self.answers.poll(seconds):
+                found: dict[int, t.Any] = self.answers.recv()
+                self.process.join(FAREWELL)
+                return found
+        return {}
 
 
 def _other(work: Callable[[int], T], pieces: Sequence[int], ending: contextlib.ExitStack) -> _Other | None:
@@ -55,37 +71,52 @@ def _other(work: Callable[[int], T], pieces: Sequence[int], ending: contextlib.E
         return None
     context: ForkContext = multiprocessing.get_context("fork")
     try:
-        turn = context.Value("i", 0)
+        tickets = _tickets(pieces)
+        ending.callback(os.close, tickets)
         answers, send = context.Pipe(duplex=False)
-        process = context.Process(target=_help, args=(work, pieces, turn, send), daemon=True)
-        process.start()
+        ending.callback(answers.close)
+        # Without an end of its own here, the pipe of answers ends with the other process.
+        with send:
+            process = context.Process(target=_help, args=(work, tickets, send), daemon=True)
+            process.start()
     except OSError:
         return None
-    # Without an end of its own here, the pipe ends with the other process.
-    send.close()
-    ending.callback(_ended, process, answers)
-    return _Other(turn, answers)
+    ending.callback(_ended, process)
+    return _Other(process, tickets, answers)
 
 
-def _taken(turn: Turn) -> int:
-    """The next piece is mine."""
-    with turn.get_lock():
-        place = int(turn.value)
-        turn.value = place + 1
-    return place
+def _tickets(pieces: Sequence[int]) -> int:
+    """A pipe to read one ticket for each piece from. Who reads a ticket has the piece: no lock that a process could die with."""
+    read, write = os.pipe()
+    try:
+        os.set_blocking(write, False)
+        tickets = b"".join(map(TICKET.pack, pieces))
+        if os.write(write, tickets) < len(tickets):
+            raise OSError("more pieces than a pipe holds")
+    except OSError:
+        os.close(read)
+        raise
+    finally:
+        os.close(write)
+    return read
 
 
-def _help(work: Callable[[int], T], pieces: Sequence[int], turn: Turn, send: Connection) -> None:
+def _taken(tickets: int) -> Iterator[int]:
+    while ticket := os.read(tickets, TICKET.size):
+        yield TICKET.unpack(ticket)[0]
+
+
+def _help(work: Callable[[int], T], tickets: int, send: Connection) -> None:
     """The other process. Whatever ends it, the first one does the rest, and says what is wrong if anything is."""
     with contextlib.suppress(BaseException):
-        found = {}
-        while (place := _taken(turn)) < len(pieces):
-            found[pieces[place]] = work(pieces[place])
-        send.send(found)
+        # A handler of the first process that raises would lead this one out of here, into what its caller was about to do.
+        for number in signal.valid_signals():
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+        send.send({piece: work(piece) for piece in _taken(tickets)})
 
 
-def _ended(process: ForkProcess, answers: Connection) -> None:
-    answers.close()
-    process.terminate()
+def _ended(process: ForkProcess) -> None:
+    process.kill()
     process.join()
     process.close()
