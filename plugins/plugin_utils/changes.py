@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The cheapest change that would give a replica its place, proved by planning again with it. No change is told that was not tried.
 
-A change counts when the replica has a place in the new plan, and everybody who had one still has one, but for whom the change names.
+A change counts when the replica has a place in the new plan, and everybody who had one still has one, but for whom the change names: where
+the change is made once this plan is carried out, and where it is made at once, as in the merge request that asks for the plan.
 What is tried is bounded by an amount of work and not by a clock, so the same input gives the same words.
 """
 
@@ -91,6 +92,8 @@ def propose(
         found[key] = replace(found[key], changes=(change_of(option),))
     for key, option in by_hosts(search, [key for key, each in found.items() if not each.changes]):
         found[key] = replace(found[key], changes=(change_of(option),))
+    for key, change in search.later.items():
+        found[key] = found[key] if found[key].changes else replace(found[key], changes=(change,))
     return [found[(each.service, each.replica)] for each in solution.unplaced]
 
 
@@ -117,6 +120,11 @@ class _Known:
     hosts: int = 1
 
 
+def _name(change: Change) -> tuple[t.Any, ...]:
+    """What tells it from others. What the gate says has no hash, and is in the sentence."""
+    return (change.sentence, *(edit[:3] if edit.field == "bars" else edit for edit in change.edits))
+
+
 class Search(Trials):
     """The search of one solution's changes."""
 
@@ -135,10 +143,14 @@ class Search(Trials):
         self.models = models
         # For seeing what changes do in the whole fleet, and not only where they are made.
         self.proving = budget // 4 if self.many else budget
+        self.asked, self.proving_at_once = problem, 0 if self.many else budget // 4
         self.known: dict[Need, _Known] = {}
         self.movers: list[str] = []
-        # By edits: who has a place in the whole fleet after them.
+        # By edits: who has a place in the whole fleet after them, this plan being carried out before; by change: who has, if it is not.
         self.whole: dict[tuple[Edit, ...], set[Key] | None] = {}
+        self.early: dict[tuple[t.Any, ...], set[Key] | None] = {}
+        # Changes that hold only once this plan is carried out: for whom there is no other.
+        self.later: dict[Key, Change] = {}
         # By change, environment and priority: who has a place after it, and of them who had to leave another one.
         self.held: dict[tuple[t.Any, ...], tuple[set[Key], list[str]]] = {}
         # Of the service that is looked at: replicas that only wait for the others of their group.
@@ -348,7 +360,7 @@ class Search(Trials):
 
         None where it does not serve them there, takes a place of somebody whom it may not, or no work is left to find out.
         """
-        asked = (change.sentence, *(edit[:3] for edit in change.edits), need.environment, need.priority)
+        asked = (*_name(change), need.environment, need.priority)
         if asked not in self.held:
             # Where preemption is allowed, those who come after this one may take places, too.
             problem = edited(self.now, change.edits)
@@ -364,8 +376,33 @@ class Search(Trials):
             self.held[asked] = now, [f"{service}-{number}" for service, number in sorted(forced & now & self.placed)]
         now, pushed = self.held[asked]
         lost = [f"{service}-{number}" for service, number in sorted(self.placed - now)]
-        holds = set(lost) <= set(change.lost) and all((need.service, number) in now for number in served)
-        return (lost, pushed) if holds else None
+        wanted = {(need.service, number) for number in served}
+        if not (set(lost) <= set(change.lost) and wanted <= now):
+            return None
+        return (lost, pushed) if self.holds(change.said(lost, pushed), wanted) else None
+
+    def holds(self, change: Change, wanted: Set[Key]) -> bool:
+        """Does a change that serves these once this plan is carried out serve them as well where it is made at once, and nobody but who is
+        named has no place then? If not, it is kept for them, should there be no other.
+
+        Whoever has a place one by one from here may come after others where all are looked at together. True where there is too much to do
+        to find out.
+        """
+        name = _name(change)
+        if name not in self.early:
+            problem = edited(self.asked, change.edits)
+            waiting = max(sum(each.replicas for each in problem.needs) - len(problem.previous), 0) + 1
+            work = 3 * waiting * len(problem.hosts) + 5 * len(problem.previous)
+            able = self.asked.previous != self.now.previous and work <= self.proving_at_once
+            self.proving_at_once -= work if able else 0
+            self.early[name] = {(place.service, place.replica) for place in make_plan(problem).placements} if able else None
+        then = self.early[name]
+        lost = {f"{service}-{number}" for service, number in self.placed - then} if then is not None else set()
+        if then is None or (wanted <= then and lost <= set(change.lost)):
+            return True
+        for key in wanted:
+            self.later.setdefault(key, change)
+        return False
 
     def _also(self, need: Need, change: Change, rest: Sequence[int]) -> set[int]:
         """Whom a change of the service's own manifest serves on other hosts than the one that it was tried on."""
@@ -450,7 +487,8 @@ class Search(Trials):
         # Others may take these hosts, too: whom they serve is seen in the whole fleet.
         now = self._placed_with(best[0].edits)
         served = {number for number in replicas if now is not None and self.placed <= now and (need.service, number) in now}
-        return (best[0], served) if served else (None, set())
+        early = {number for number in served if self.holds(best[0], {(need.service, number)})}
+        return (best[0], early) if early else (None, set())
 
     def _placed_with(self, edits: tuple[Edit, ...]) -> set[Key] | None:
         """Who has a place in the whole fleet after these edits; None when there is no work left to find out."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Placement, Problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import change_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import SPACES, Grown, raise_words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, SELF, Edit, Option, edited, listed
 
@@ -64,7 +65,7 @@ def by_quotas(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, O
             continue
         places = search.after(edited(search.now, option.edits))
         if search.placed <= places:
-            yield from ((key, option) for key in sorted(teams[team] & places))
+            yield from ((key, option) for key in sorted(teams[team] & places) if search.holds(change_of(option), {key}))
     search.aside = frozenset()
 
 
@@ -93,22 +94,24 @@ def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Op
         if all(kind.waiting <= places.keys() for kind in kinds):
             break
     all_ = _taken(known, places)
-    if not all_:
-        return
-    now = _places(replace(_with(search, all_), moves=0, preemption=False))
-    few = _taken(all_, now)
+    few: _Hosts = {}
+    if all_:
+        now = _places(replace(_with(search, all_), moves=0, preemption=False))
+        few = _taken(all_, now)
     if few and search.placed <= now.keys():
         now = _places(_with(search, few), search.many)
-        yield from _told(search, rest, now, few, [], {})
-        rest -= now.keys() if search.placed <= now.keys() else set()
-    for _try in range(TRIES if rest else 0):
+        found = dict(_told(search, rest, now, few, [], {}))
+        yield from found.items()
+        rest -= found.keys()
+    for _try in range(TRIES if rest and (all_ or teams) else 0):
         hosts = tuple(host for _kind, host in all_.values())
         raised, grown = search.books.grown(teams, [each for key, each in places.items() if key not in search.placed], hosts)
         all_ = all_ if raised else _one_more_each(known, all_, rest)
         now = _places(edited(_with(search, all_), raised), search.many)
-        yield from _told(search, rest, now, all_, raised, grown)
-        rest -= now.keys() if search.placed <= now.keys() else set()
-        missing = places.keys() - now.keys()
+        found = dict(_told(search, rest, now, all_, raised, grown))
+        yield from found.items()
+        rest -= found.keys()
+        missing = (places.keys() - now.keys()) | (rest & now.keys())
         if not missing or not rest:
             return
         # Some got more than in the plan before, and others nothing: quotas and hosts have to hold both.
@@ -137,10 +140,13 @@ def _told(
         if len(part) < len(known):
             then = search.after(edited(_with(search, part), raised)) if part else set()
             part = part if mine | search.placed <= then else known
-        added, edits = f"add {_words(part)}", (*raised, _more(part))
-        for key in sorted(mine):
-            words = [*_raise_words(grown, search.scene.needs[key[0]].team), added]
-            yield key, Option("hosts", COSTS["hosts"] + len(part), "; and ".join(words), edits)
+        added, edits = ([f"add {_words(part)}"], (*raised, _more(part))) if part else ([], (*raised,))
+        kind = "hosts" if part else "quota"
+        for key in sorted(mine) if edits else ():
+            words = [*_raise_words(grown, search.scene.needs[key[0]].team), *added]
+            option = Option(kind, COSTS[kind] + len(part), "; and ".join(words), edits)
+            if search.holds(change_of(option), {key}):
+                yield key, option
 
 
 def _known_hosts(search: Search, kinds: Iterable[_Kind], times: int) -> _Hosts:
