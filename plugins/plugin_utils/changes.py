@@ -53,6 +53,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_pla
 TRIES: t.Final = 8
 #: Work for all services together, in units of about ten microseconds of a controller's core.
 BUDGET: t.Final = 40_000
+#: Work for the smallest plan that looks at all who wait together.
+ONE_PLAN: t.Final = 1_600
 #: At most so many GPUs are added to find out how many it takes.
 MOST_GPUS: t.Final = 64
 #: Kinds that may need any host of the fleet, and not only the one where the place is: others use a raised quota elsewhere.
@@ -392,7 +394,8 @@ class Search(Trials):
         if name not in self.early:
             problem = edited(self.asked, change.edits)
             waiting = max(sum(each.replicas for each in problem.needs) - len(problem.previous), 0) + 1
-            work = 3 * waiting * len(problem.hosts) + 5 * len(problem.previous)
+            # All who wait are looked at together, down to the GPU: the more there are, the longer for each.
+            work = ONE_PLAN + (waiting * sum(len(host.gpus) for host in problem.hosts)) ** 2 // 100
             able = self.asked.previous != self.now.previous and work <= self.proving_at_once
             self.proving_at_once -= work if able else 0
             self.early[name] = {(place.service, place.replica) for place in make_plan(problem).placements} if able else None

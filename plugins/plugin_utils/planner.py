@@ -140,8 +140,9 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[_Plan 
         for replica in range(1, need.replicas + 1)
         if (need.service, replica) not in start.placed and not need.adopted
     ]
-    # Where somebody serves already, who has a place one by one has one in any case: what a change brings can then be told beforehand.
-    must = {key for key in draft.placed if key not in start.placed} if draft.kept else set()
+    # Where somebody serves already on a large fleet, who has a place one by one has one in any case: what a change brings can then be told
+    # without a plan for all together.
+    must = {key for key in draft.placed if key not in start.placed} if draft.kept and not _is_small(problem) else set()
     best = draft, missing
     found = together.plan_together(start.fleet, waiting, _reached(waiting, draft), _opened(draft) if fresh else None, must)
     if found is not None and found.better:

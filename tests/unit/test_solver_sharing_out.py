@@ -74,17 +74,16 @@ def test_nobody_waits_without_end_for_a_process_that_hangs(monkeypatch: pytest.M
 def test_the_other_process_has_no_handler_of_signals() -> None:
     """One that raises would lead it out of its work, into what the first process was about to do."""
 
-    def handlers(_piece: int) -> list[bool]:
+    def handled(_piece: int) -> bool:
         time.sleep(0.05)
-        return [callable(signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
+        return callable(signal.getsignal(signal.SIGTERM))
 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        found = shared_out(handlers, range(4))
+        found = shared_out(handled, range(4))
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert sorted(found.values())[0] == [False, False]
-    assert sorted(found.values())[-1] == [True, True]
+    assert set(found.values()) == {True, False}
 
 
 def test_more_pieces_than_a_pipe_holds_are_done_here() -> None:

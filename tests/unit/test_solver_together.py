@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import planner
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
@@ -133,13 +134,22 @@ def test_who_has_a_place_stays_although_others_wait() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_on_a_fleet_that_serves_it_only_adds_to_what_one_by_one_gives(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_large_fleet_that_serves_it_only_adds_to_what_one_by_one_gives(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planner, "SMALL", 0)
     many = crowd(seed, services=30)
     first = make_plan(Problem(many.hosts, many.needs[:8]))
     later = Problem(many.hosts, many.needs, first.placements)
     both = {place.name for place in make_plan(later).placements}
     monkeypatch.setattr(together, "plan_together", lambda *_arguments: None)
     assert {place.name for place in make_plan(later).placements} <= both
+
+
+def test_on_a_small_fleet_that_serves_two_are_served_in_place_of_a_larger_one() -> None:
+    """Three slices: the largest first would take two of them."""
+    needs = (need("a", memory_mib=4 * GIB, replicas=3, team="team"), need("b", memory_mib=15 * GIB, team="team"))
+    given = problem([host(gpu(0, mig=True), modes=("mig",))], needs, [place("a", "0:1g.10gb@0")])
+    solution = make_plan(replace(given, quotas=(Quota("team", (Limit("slices", 3),)),)))
+    assert [place.name for place in solution.placements] == ["a-1", "a-2", "a-3"]
 
 
 def test_a_spread_wish_is_worth_more_than_a_gpu_that_stays_closed() -> None:
