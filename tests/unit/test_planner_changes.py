@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import changes
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import edited, propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
@@ -90,46 +89,6 @@ def test_every_change_that_is_told_in_a_crowd_of_many_does_what_it_says(seed: in
             now = {(place.service, place.replica) for place in after.placements}
             assert (each.service, each.replica) in now, change
             assert {f"{service}-{number}" for service, number in had - now} <= set(change.lost), change
-
-
-def test_a_change_holds_in_the_merge_request_that_asks_for_the_plan_too() -> None:
-    """Two slices more are enough for b once a-1 runs. Made at once they would serve two more of a, which are more replicas."""
-    needs = [need("a", memory_mib=4096, replicas=3, team="team"), need("b", memory_mib=15360, team="team")]
-    quotas = (Quota("team", (Limit("slices", 1),)),)
-    asked = replace(problem([host(gpu(0, mig=True), gpu(1, mig=True), modes=("mig",))], needs), quotas=quotas)
-    solution = make_plan(asked)
-    assert [place.name for place in solution.placements] == ["a-1"]
-    for each in propose(asked, solution):
-        for change in each.changes:
-            for before in (asked, planned(asked, solution)):
-                assert f"{each.service}-{each.replica}" in {place.name for place in make_plan(change.apply(before)).placements}, change
-
-
-def borrowers() -> Problem:
-    """A workspace with room for one of two services of a team; the third is of a team that may have no slice."""
-    needs = [
-        need("a", memory_mib=61440, team="none"),
-        *(need(name, memory_mib=1024 * gib, team="some") for name, gib in (("b", 30), ("c", 15))),
-    ]
-    quotas = (Quota("none", (Limit("slices", 0),), "space"), Quota("some", (), "space"))
-    asked = problem([host(gpu(0, mig=True), gpu(1, mig=True), modes=("mig",))], needs)
-    return replace(asked, quotas=quotas, workspaces=(Workspace("space", (Limit("memory", 40960),)),))
-
-
-def test_where_more_quota_for_one_serves_another_of_the_workspace_all_get_more() -> None:
-    asked = borrowers()
-    (first, *_others) = proposals(asked)
-    assert first.sentence == "raise the quota of none by 8 memory slices and that of workspace space by 99584 MiB (fleet_quotas)"
-    assert make_plan(edited(asked, first.changes[0].edits)).unplaced == ()
-
-
-def test_a_change_that_holds_only_once_the_plan_is_carried_out_is_better_than_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "by_hosts", lambda _search, _waiting: ())
-    asked = borrowers()
-    (first, *_others) = proposals(asked)
-    assert first.sentence == "raise the quota of none by 8 memory slices and that of workspace space by 79616 MiB (fleet_quotas)"
-    assert places(asked, first)
-    assert "a-1" not in {place.name for place in make_plan(edited(asked, first.changes[0].edits)).placements}
 
 
 def test_the_order_of_the_input_changes_nothing() -> None:
