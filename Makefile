@@ -167,12 +167,12 @@ floor: $(FLOOR) $(FLOOR_COLLECTIONS) simulator ## the demo, twice, on the oldest
 test: $(DEV) $(COLLECTIONS) $(FLOOR) $(FLOOR_COLLECTIONS) simulator ## everything that must pass; pytest comes last
 	@$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target SIDE_BY_SIDE=1 lint sanity floor
 	@rm -rf build/coverage build/pytest && mkdir -p build/coverage build/pytest
-	@$(PY) -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -o cache_dir=build/cache/pytest --basetemp=build/pytest --cov --cov-report=term --cov-report=html --cov-fail-under=90 --durations=30
+	@$(PY) -m pytest -n $(JOBS) --max-worker-restart=0 --dist loadfile --no-loadscope-reorder -o cache_dir=build/cache/pytest --basetemp=build/pytest --cov --cov-report=term --cov-report=html --cov-fail-under=90 --durations=30
 
 .PHONY: proof
 proof: $(DEV) $(COLLECTIONS) simulator ## MIG's complete proof: every random pair, crash point and error (test takes a part of it); prints what was tried
 	@rm -rf build/pytest && mkdir -p build/pytest
-	@MIG_PROOF=complete $(PY) -m pytest -n $(JOBS) --dist loadfile -o cache_dir=build/cache/pytest --basetemp=build/pytest tests/unit/test_mig_oracle.py tests/unit/test_mig_crash.py tests/unit/test_mig_twice.py
+	@MIG_PROOF=complete $(PY) -m pytest -n $(JOBS) --max-worker-restart=0 --dist loadfile -o faulthandler_timeout=0 -o cache_dir=build/cache/pytest --basetemp=build/pytest tests/unit/test_mig_oracle.py tests/unit/test_mig_crash.py tests/unit/test_mig_twice.py
 
 .PHONY: chroot
 chroot: $(DEV) $(CHROOT_COLLECTIONS) ## roles for bare hosts in a Debian root of their own, apt at work, twice; needs root; PLAY=x runs one
