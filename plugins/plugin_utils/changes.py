@@ -387,8 +387,7 @@ class Search(Trials):
         """Does a change that serves these once this plan is carried out serve them as well where it is made at once, and nobody but who is
         named has no place then? If not, it is kept for them, should there be no other.
 
-        Whoever has a place one by one from here may come after others where all are looked at together. True where there is too much to do
-        to find out.
+        Where less runs already, others may be served in their place. True where there is too much to do to find out.
         """
         name = _name(change)
         if name not in self.early:
