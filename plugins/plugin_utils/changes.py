@@ -46,7 +46,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.trials import Key, Trials
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.trials import Key, Trials, waiting_in
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_place
 
 #: How many changes are tried for one service before a host is added.
@@ -90,10 +90,10 @@ def propose(
     for service in sorted(missing, key=lambda name: (-needs[name].priority, name)):
         for proposal in search.of_service(needs[service], missing[service]):
             found[(proposal.service, proposal.replica)] = proposal
-    for key, option in by_quotas(search, [key for key, each in found.items() if not each.changes and each.cause == "quota"]):
-        found[key] = replace(found[key], changes=(change_of(option),))
-    for key, option in by_hosts(search, [key for key, each in found.items() if not each.changes]):
-        found[key] = replace(found[key], changes=(change_of(option),))
+    for key, change in by_quotas(search, [key for key, each in found.items() if not each.changes and each.cause == "quota"]):
+        found[key] = replace(found[key], changes=(change,))
+    for key, change in by_hosts(search, [key for key, each in found.items() if not each.changes]):
+        found[key] = replace(found[key], changes=(change,))
     for key, change in search.later.items():
         found[key] = found[key] if found[key].changes else replace(found[key], changes=(change,))
     return [found[(each.service, each.replica)] for each in solution.unplaced]
@@ -145,7 +145,9 @@ class Search(Trials):
         self.models = models
         # For seeing what changes do in the whole fleet, and not only where they are made.
         self.proving = budget // 4 if self.many else budget
-        self.asked, self.proving_at_once = problem, 0 if self.many else budget // 4
+        # The problem before this plan is carried out, and the work for changes that are made to it at once.
+        self.given = problem
+        self.proving_at_once = 0 if self.many else budget // 4
         self.known: dict[Need, _Known] = {}
         self.movers: list[str] = []
         # By edits: who has a place in the whole fleet after them, this plan being carried out before; by change: who has, if it is not.
@@ -368,8 +370,7 @@ class Search(Trials):
             problem = edited(self.now, change.edits)
             if self.many and not problem.preemption:
                 problem = edited(self.reduced(need, None), change.edits)
-            waiting = max(sum(each.replicas for each in problem.needs) - len(problem.previous), 0) + 1
-            self.proving -= 3 * waiting * len(problem.hosts) + 5 * len(problem.previous)
+            self.proving -= 3 * waiting_in(problem) * len(problem.hosts) + 5 * len(problem.previous)
             if self.proving < 0:
                 return None
             solution = make_plan(problem, trial=self.many)
@@ -391,11 +392,10 @@ class Search(Trials):
         """
         name = _name(change)
         if name not in self.early:
-            problem = edited(self.asked, change.edits)
-            waiting = max(sum(each.replicas for each in problem.needs) - len(problem.previous), 0) + 1
+            problem = edited(self.given, change.edits)
             # All who wait are looked at together, down to the GPU: the more there are, the longer for each.
-            work = ONE_PLAN + (waiting * sum(len(host.gpus) for host in problem.hosts)) ** 2 // 100
-            able = self.asked.previous != self.now.previous and work <= self.proving_at_once
+            work = ONE_PLAN + (waiting_in(problem) * sum(len(host.gpus) for host in problem.hosts)) ** 2 // 100
+            able = self.given.previous != self.now.previous and work <= self.proving_at_once
             self.proving_at_once -= work if able else 0
             self.early[name] = {(place.service, place.replica) for place in make_plan(problem).placements} if able else None
         then = self.early[name]

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Placement, Problem
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import change_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Change, change_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import SPACES, Grown, raise_words
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, SELF, Edit, Option, edited, listed
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, SELF, Edit, edited, listed
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Search
@@ -46,7 +46,7 @@ class _Kind:
 _Hosts = Mapping[str, tuple[_Kind, Host]]
 
 
-def by_quotas(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Option]]:
+def by_quotas(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Change]]:
     """Of many that only a quota keeps out, what their team's would have to be for all of them together."""
     teams: dict[str, set[Key]] = {}
     for key in waiting:
@@ -65,7 +65,8 @@ def by_quotas(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, O
             continue
         places = search.after(edited(search.now, option.edits))
         if search.placed <= places:
-            yield from ((key, option) for key in sorted(teams[team] & places) if search.holds(change_of(option), {key}))
+            change = change_of(option)
+            yield from ((key, change) for key in sorted(teams[team] & places) if search.holds(change, {key}))
     search.aside = frozenset()
 
 
@@ -76,7 +77,7 @@ def _without_a_place(search: Search, waiting: Collection[Key]) -> dict[str, str]
     return {service: search.scene.needs[service].team for service in whole}
 
 
-def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Option]]:
+def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Change]]:
     """How many more hosts it takes for those whom no quota keeps out; then hosts and quotas for the others.
 
     A plan with a host for each of them, without quotas, says which hosts it takes: whoever waits takes what serves, whatever it was meant
@@ -107,6 +108,8 @@ def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Op
         hosts = tuple(host for _kind, host in all_.values())
         raised, grown = search.books.grown(teams, [each for key, each in places.items() if key not in search.placed], hosts)
         all_ = all_ if raised else _one_more_each(known, all_, rest)
+        if not (raised or all_):
+            return
         now = _places(edited(_with(search, all_), raised), search.many)
         found = dict(_told(search, rest, now, all_, raised, grown))
         yield from found.items()
@@ -130,7 +133,7 @@ def _one_more_each(known: _Hosts, taken: _Hosts, missing: Iterable[Key]) -> _Hos
 
 def _told(
     search: Search, rest: Collection[Key], now: Mapping[Key, Placement], known: _Hosts, raised: list[Edit], grown: Grown
-) -> Iterator[tuple[Key, Option]]:
+) -> Iterator[tuple[Key, Change]]:
     """The change for each of ``rest`` who has a place now, if nobody lost one."""
     served = now.keys() & set(rest) if search.placed <= now.keys() else set()
     for environment in sorted({search.scene.needs[service].environment for service, _number in served}):
@@ -142,11 +145,11 @@ def _told(
             part = part if mine | search.placed <= then else known
         added, edits = ([f"add {_words(part)}"], (*raised, _more(part))) if part else ([], (*raised,))
         kind = "hosts" if part else "quota"
-        for key in sorted(mine) if edits else ():
+        for key in sorted(mine):
             words = [*_raise_words(grown, search.scene.needs[key[0]].team), *added]
-            option = Option(kind, COSTS[kind] + len(part), "; and ".join(words), edits)
-            if search.holds(change_of(option), {key}):
-                yield key, option
+            change = Change(kind, COSTS[kind] + len(part), "; and ".join(words), edits)
+            if search.holds(change, {key}):
+                yield key, change
 
 
 def _known_hosts(search: Search, kinds: Iterable[_Kind], times: int) -> _Hosts:

@@ -23,6 +23,11 @@ MANY: t.Final = 24
 Key = tuple[str, int]
 
 
+def waiting_in(problem: Problem) -> int:
+    """One more than the replicas that nothing says of where they are: what a plan costs grows with them."""
+    return max(sum(need.replicas for need in problem.needs) - len(problem.previous), 0) + 1
+
+
 class Trials:
     """What is known of a solution, and trial plans of parts of it.
 
@@ -122,7 +127,7 @@ class Trials:
 
     def affords(self, problem: Problem, most: int | None = None) -> bool:
         """Is there work left for a plan? Then it is spent. ``most``: that one plan may take, :attr:`share` unless it is said."""
-        waiting = max(sum(need.replicas for need in problem.needs) - len(problem.previous), 0) + 1
+        waiting = waiting_in(problem)
         # Whoever finds no place looks for others who could make room, too; and quotas are asked for every single profile.
         search = 3 if problem.moves or problem.preemption else 1
         work = 2 * search * waiting * (len(problem.hosts) + 1) + 10 * len(problem.previous) + sum(len(host.gpus) for host in problem.hosts)

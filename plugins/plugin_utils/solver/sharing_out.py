@@ -27,7 +27,7 @@ T = t.TypeVar("T")
 
 TICKET = struct.Struct("=I")
 PATIENCE = 2.0  # seconds at least that the other process has for what it took; as long as all took here, where that is more
-FAREWELL = 10.0  # seconds that it has to end by itself once it answered
+FAREWELL = 10.0  # seconds that it has once it answered, for what is done at the end of a process: a measured one writes its figures
 
 
 def shared_out(work: Callable[[int], T], pieces: Sequence[int]) -> dict[int, T]:
