@@ -42,35 +42,32 @@ def balance(slots: Ints, load: Floats, left: Floats, usable: Bools, limits: Limi
         each GPU needs, shape (hosts, GPUs, 2). :param left: what each host has left, less the mean, shape (hosts, 2). :param usable: shape
         (hosts, GPUs), which may be exchanged.
     """
-    pairs = _Pairs(slots, load, left, usable, limits)
+    pairs = _Pairs(slots[:, :, limits.kinds], load, left, usable, limits.most)
     apart = numpy.inf
     for number in range(ROUNDS):
         if number % TOGETHER == 0:
             before, apart = apart, float((pairs.left**2).sum())
             if apart > (1 - WORTH_WHILE) * before:
-                return
+                break
         pairs.round(number)
+    slots[:] = slots.reshape(-1, slots.shape[2])[pairs.which]
 
 
 class _Pairs:
-    """The hosts of a group while their GPUs are exchanged."""
+    """The hosts of a group while their GPUs are exchanged. ``own``: of each GPU, how many of the kinds of which hosts should have no more
+    than ``most``; ``which``: the number of the GPU that is in each place now, for all else that there is of it."""
 
-    def __init__(self, slots: Ints, load: Floats, left: Floats, usable: Bools, limits: Limits) -> None:
-        self.slots, self.load, self.left, self.usable, self.most = slots, load, left, usable, limits.most
-        self.own = slots[:, :, limits.kinds]
-        self.total = self.own.sum(axis=1)
+    def __init__(self, own: Ints, load: Floats, left: Floats, usable: Bools, most: Ints) -> None:
+        self.own, self.load, self.left, self.usable, self.most = own, load, left, usable, most
+        self.total = own.sum(axis=1)
+        self.which = numpy.arange(usable.size).reshape(usable.shape)
 
     def round(self, number: int) -> None:
         """One exchange for each pair, where one helps."""
         order = numpy.argsort(self.left @ numpy.asarray(AXES[number % len(AXES)]), kind="stable")
         half = len(order) // 2
         poor, rich = order[:half], numpy.roll(order[::-1][:half], number // len(AXES) * STEP)
-        # What the poor host gains with each two GPUs; by how much less the squares of what both have left add up to then, halved.
-        more = self.load[poor][:, :, None] - self.load[rich][:, None, :]
-        apart = (self.left[rich] - self.left[poor])[:, None, None]
-        gain = (more * (apart - more)).sum(axis=3)
-        gain[~(self.usable[poor][:, :, None] & self.usable[rich][:, None, :])] = 0.0
-        gain = gain.reshape(half, -1)
+        gain = self._gains(poor, rich)
         rows = numpy.arange(half)
         for _try in range(TRIES):
             best = gain[rows].argmax(axis=1)
@@ -78,9 +75,22 @@ class _Pairs:
             rows, best = rows[worth], best[worth]
             if not len(rows):
                 return
-            done = self._exchange(poor[rows], rich[rows], *numpy.divmod(best, self.slots.shape[1]))
+            done = self._exchange(poor[rows], rich[rows], *numpy.divmod(best, self.usable.shape[1]))
             gain[rows[~done], best[~done]] = 0.0
             rows = rows[~done]
+
+    def _gains(self, poor: Ints, rich: Ints) -> Floats:
+        """Shape (pairs, GPUs of a host squared): what an exchange brings, as half of what the squares of what both have left lose by it."""
+        gain: t.Any = 0.0
+        for resource in range(2):  # one after the other: numpy is slow along an axis of two
+            mine, theirs = self.load[poor, :, resource], self.load[rich, :, resource]
+            more = mine[:, :, None] - theirs[:, None, :]
+            apart = self.left[rich, resource] - self.left[poor, resource]
+            gain = more * (apart[:, None, None] - more) + gain
+        if not self.usable.all():
+            gain[~(self.usable[poor][:, :, None] & self.usable[rich][:, None, :])] = 0.0
+        found: Floats = gain.reshape(len(poor), self.usable.shape[1] ** 2)
+        return found
 
     def _exchange(self, poor: Ints, rich: Ints, mine: Ints, theirs: Ints) -> Bools:
         """Exchange these GPUs of these hosts, no host twice, where no more is over a limit then. Of which was it done?"""
@@ -89,7 +99,7 @@ class _Pairs:
         after = self._over(self.total[poor] + more) + self._over(self.total[rich] - more)
         able: Bools = numpy.all(after <= before, axis=1)
         poor, rich, mine, theirs, more = poor[able], rich[able], mine[able], theirs[able], more[able]
-        for each in (self.slots, self.own, self.load):
+        for each in (self.which, self.own, self.load):
             each[poor, mine], each[rich, theirs] = each[rich, theirs], each[poor, mine]
         change = self.load[rich, theirs] - self.load[poor, mine]
         self.left[poor] += change

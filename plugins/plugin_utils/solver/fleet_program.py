@@ -39,6 +39,8 @@ UNSETTLED = 1e-3
 MOST_VARIED, VARIED_FOR_EACH, MOST_COLUMNS = 300, 4, 3_000
 # A stage with so many new columns begins with interior points: the simplex method takes three times as long to its first solution.
 MANY_NEW = 5_500
+# The part of the last priority for which few GPUs are sought ahead: near what is held of it in the end.
+NEARLY_ALL = 0.9999
 # How often rows for classes that must be spread are added in a stage; from so many replicas without a place of their own on; and how many
 # of the smallest slices a GPU has.
 MOST_SPREADS, SPREAD_FROM, MOST_ON_GPU = 4, 0.5, 7
@@ -167,10 +169,12 @@ class FleetProgram:
                 self.parts = [Part(outcome.objective - slack, outcome.duals)]
                 levels[level] = self._level(held)
                 reached = None
+                # HiGHS works without Python's lock: while whole numbers or bounds are sought, the next stage is solved for what is hoped for.
                 if level != options.levels[-1]:
-                    # HiGHS works without Python's lock: while whole numbers are sought, the next stage is solved for what is hoped for.
                     ahead = self._ahead(options.levels[number + 1], {**held, level: int(levels[level].bound)}, beside)
                     reached = reachable(self._relaxed(outcome, levels, held), level, held)
+                else:
+                    ahead = self._fewest_ahead({**held, level: int(NEARLY_ALL * levels[level].bound)}, beside)
                 if reached is None or levels[level].bound > reached:  # Else all that the program promises is served.
                     self.parts = self.bounds.parts(outcome, slack, cost(), list(held), [])
                     levels[level] = self._level(held)
@@ -179,6 +183,7 @@ class FleetProgram:
                     reached = reachable(self._relaxed(outcome, levels, held), level, held)
                 held[level] = reached
                 self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
+            self._take_up(ahead)
         outcome = self._settled(held)
         price = max(0.0, float(outcome.duals[self.rows.level[options.levels[-1]]])) if options.levels else 0.0
         return self._relaxed(outcome, levels, held, price)
@@ -192,10 +197,14 @@ class FleetProgram:
         for team, number in most.items():
             self.session.set_row(self.rows.team_level[level] + team, -numpy.inf, number)
             self.bounds.most[level, team] = number
-        if ahead and right and ahead.solved.exception() is None:
-            self.session.begin(ahead.session)
+        return not self._take_up(ahead) and len(mine) >= MANY_NEW
+
+    def _take_up(self, ahead: _Ahead | None) -> bool:
+        """Begin the next solution where the one ahead ended, which is near it even if other numbers are held. Was there one?"""
+        if ahead is None or ahead.solved.exception() is not None:
             return False
-        return len(mine) >= MANY_NEW
+        self.session.begin(ahead.session)
+        return True
 
     def _ahead(self, level: int, held: dict[int, int], beside: ThreadPoolExecutor) -> _Ahead | None:
         """Begin to solve a stage for what is ``held`` before, in a copy of the program; None where that takes next to no time."""
@@ -211,6 +220,16 @@ class FleetProgram:
         session.set_costs(numpy.zeros(session.columns))
         session.add_columns(numpy.full(len(mine), -1.0), self.options.most[mine].astype(float), self.rows.entries(mine))
         return _Ahead(held, most, session, beside.submit(session.solve, interior=True))
+
+    def _fewest_ahead(self, held: dict[int, int], beside: ThreadPoolExecutor) -> _Ahead | None:
+        """As :meth:`_ahead`, the stage after the last: few GPUs."""
+        if self.session.columns < MANY_NEW:
+            return None
+        session = self.session.copy()
+        for level, number in held.items():
+            session.set_row(self.rows.level[level], number - 1e-6, numpy.inf)
+        session.set_costs(self.is_pattern.astype(float))
+        return _Ahead(held, {}, session, beside.submit(session.solve))
 
     def _of_level(self, level: int) -> Ints:
         """The options of a priority."""

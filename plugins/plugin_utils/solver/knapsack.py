@@ -45,7 +45,8 @@ def fullest(room: tuple[int, int], items: Sequence[Item], prices: Floats) -> tup
 
 def _fullest(room: tuple[int, int], items: Sequence[Item], prices: Floats) -> tuple[Floats, Ints]:
     most, share = room
-    value = numpy.zeros((most + 1, share + 1, len(prices)))
+    # Prices come first: mostly there are few of them, and numpy's steps are quick along the last axis if that is a long one.
+    value = numpy.zeros((len(prices), most + 1, share + 1))
     taken: list[tuple[int, int, t.Any]] = []
     for number in numpy.flatnonzero((prices > NOTHING).any(axis=0)).tolist():
         item, price = items[number], numpy.where(prices[:, number] > NOTHING, prices[:, number], -1.0)
@@ -54,13 +55,13 @@ def _fullest(room: tuple[int, int], items: Sequence[Item], prices: Floats) -> tu
             # Any number up to the limit is a sum of these parts, each taken or not.
             part = min(part, left)
             memory, compute = part * item.memory, part * item.compute
-            offered = value[: most + 1 - memory, : share + 1 - compute] + part * price
-            before = value[memory:, compute:]
+            offered = value[:, : most + 1 - memory, : share + 1 - compute] + (part * price)[:, None, None]
+            before = value[:, memory:, compute:]
             better = offered > before + NOTHING
             numpy.copyto(before, offered, where=better)
             taken.append((number, part, better))
             left, part = left - part, part * 2
-    return value[-1, -1], numpy.asarray([_counts(room, items, taken, column) for column in range(len(prices))])
+    return value[:, -1, -1], numpy.asarray([_counts(room, items, taken, column) for column in range(len(prices))])
 
 
 def _counts(room: tuple[int, int], items: Sequence[Item], taken: list[tuple[int, int, t.Any]], column: int) -> list[int]:
@@ -69,7 +70,7 @@ def _counts(room: tuple[int, int], items: Sequence[Item], taken: list[tuple[int,
     at, left = room
     for number, part, better in reversed(taken):
         memory, compute = part * items[number].memory, part * items[number].compute
-        if at >= memory and left >= compute and better[at - memory, left - compute, column]:
+        if at >= memory and left >= compute and better[column, at - memory, left - compute]:
             counts[number] += part
             at, left = at - memory, left - compute
     return counts

@@ -279,8 +279,11 @@ class Session:
         return other
 
     def begin(self, other: Session) -> None:
-        """Begin the next solution where another session of the same columns and rows ended."""
-        self._heard(self._solver.setBasis(other._solver.getBasis()))
+        """Begin the next solution where another session ended, which has the first of these columns and rows."""
+        basis = other._solver.getBasis()
+        basis.col_status = [*basis.col_status, *[highspy.HighsBasisStatus.kLower] * (self.columns - other.columns)]
+        basis.row_status = [*basis.row_status, *[highspy.HighsBasisStatus.kBasic] * (self.rows - other.rows)]
+        self._heard(self._solver.setBasis(basis))
 
     def _open(self) -> None:
         self._solver = _highs()
