@@ -13,8 +13,9 @@ then is part of the bound, so that the bounds hold for every plan.
 
 from __future__ import annotations
 
+import contextlib
 import typing as t
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +40,8 @@ UNSETTLED = 1e-3
 MOST_VARIED, VARIED_FOR_EACH, MOST_COLUMNS = 300, 4, 3_000
 # A stage with so many new columns begins with interior points: the simplex method takes three times as long to its first solution.
 MANY_NEW = 5_500
+# How many replicas of the last priority one of the first is worth where all are solved at once.
+MOST_APART = 1e4
 # The part of the last priority for which few GPUs are sought ahead: near what is held of it in the end.
 NEARLY_ALL = 0.9999
 # How often rows for classes that must be spread are added in a stage; from so many replicas without a place of their own on; and how many
@@ -117,11 +120,12 @@ class Fewest:
 
 @dataclass(frozen=True, eq=False)
 class _Ahead:
-    """A stage that is ``solved`` for what is hoped to be ``held`` then; ``most``: as of :func:`most_of_teams`."""
+    """A stage that is solved before it is known what is held then. ``columns``: by option, its column in ``session``; ``cost`` of all
+    columns that the program has by now, as it is solved there."""
 
-    held: dict[int, int]
-    most: dict[int, int]
     session: Session
+    columns: Ints
+    cost: Callable[[], Floats]
     solved: Future[Outcome]
 
 
@@ -160,18 +164,19 @@ class FleetProgram:
         options = self.options
         levels: dict[int, Level] = {}
         held: dict[int, int] = {}
-        ahead: _Ahead | None = None
         with ThreadPoolExecutor(1) as beside:
-            for number, level in enumerate(options.levels):
-                interior = self._begin(level, held, ahead)
-                cost = partial(self._served_cost, level)
+            # HiGHS works without Python's lock: what comes last is solved while what comes before it is.
+            ahead = self._ahead(beside)
+            for level in options.levels:
+                interior = self._begin(level, held)
+                reached = None
+                if level == options.levels[-1]:
+                    interior = not self._take_up(ahead) and interior
+                cost = partial(self._served_cost, {level: 1.0})
                 outcome, slack = self._priced(cost, interior=interior)
                 self.parts = [Part(outcome.objective - slack, outcome.duals)]
                 levels[level] = self._level(held)
-                reached = None
-                # HiGHS works without Python's lock: while whole numbers or bounds are sought, the next stage is solved for what is hoped for.
                 if level != options.levels[-1]:
-                    ahead = self._ahead(options.levels[number + 1], {**held, level: int(levels[level].bound)}, beside)
                     reached = reachable(self._relaxed(outcome, levels, held), level, held)
                 else:
                     ahead = self._fewest_ahead({**held, level: int(NEARLY_ALL * levels[level].bound)}, beside)
@@ -188,48 +193,56 @@ class FleetProgram:
         price = max(0.0, float(outcome.duals[self.rows.level[options.levels[-1]]])) if options.levels else 0.0
         return self._relaxed(outcome, levels, held, price)
 
-    def _begin(self, level: int, held: dict[int, int], ahead: _Ahead | None) -> bool:
+    def _begin(self, level: int, held: dict[int, int]) -> bool:
         """Add what a stage adds to the program. Are interior points the quickest way to its first solution?"""
         mine = self._of_level(level)
         self._add_options(mine)
-        right = ahead is not None and ahead.held == held
-        most = ahead.most if ahead and right else most_of_teams(self.options, level, held)
-        for team, number in most.items():
+        for team, number in most_of_teams(self.options, level, held).items():
             self.session.set_row(self.rows.team_level[level] + team, -numpy.inf, number)
             self.bounds.most[level, team] = number
-        return not self._take_up(ahead) and len(mine) >= MANY_NEW
+        return len(mine) >= MANY_NEW
 
-    def _take_up(self, ahead: _Ahead | None) -> bool:
-        """Begin the next solution where the one ahead ended, which is near it even if other numbers are held. Was there one?"""
-        if ahead is None or ahead.solved.exception() is not None:
-            return False
-        self.session.begin(ahead.session)
-        return True
-
-    def _ahead(self, level: int, held: dict[int, int], beside: ThreadPoolExecutor) -> _Ahead | None:
-        """Begin to solve a stage for what is ``held`` before, in a copy of the program; None where that takes next to no time."""
-        mine = self._of_level(level)
-        if len(mine) < MANY_NEW:
+    def _ahead(self, beside: ThreadPoolExecutor) -> _Ahead | None:
+        """Begin to solve all stages at once, in a copy of the program: the last one will end near that. None where it takes next to no
+        time, or is the only one."""
+        levels = self.options.levels
+        if len(levels) < 2 or len(self._of_level(levels[-1])) < MANY_NEW:
             return None
-        most = most_of_teams(self.options, level, held)
-        session = self.session.copy()
-        for team, number in most.items():
-            session.set_row(self.rows.team_level[level] + team, -numpy.inf, number)
-        for above, number in held.items():
-            session.set_row(self.rows.level[above], number - 1e-6, numpy.inf)
-        session.set_costs(numpy.zeros(session.columns))
-        session.add_columns(numpy.full(len(mine), -1.0), self.options.most[mine].astype(float), self.rows.entries(mine))
-        return _Ahead(held, most, session, beside.submit(session.solve, interior=True))
+        # A replica is worth many of the next priority, as far as numbers of a program may be apart.
+        worth = {level: MOST_APART ** (1 - number / (len(levels) - 1)) for number, level in enumerate(levels)}
+        session, columns = self.session.copy(), numpy.full(len(self.options.klass), -1)
+        for level in levels:
+            mine = self._of_level(level)
+            most = self.options.most[mine].astype(float)
+            columns[mine] = session.add_columns(numpy.full(len(mine), -worth[level]), most, self.rows.entries(mine))
+        return _Ahead(session, columns, partial(self._served_cost, worth), beside.submit(session.solve, interior=True))
 
     def _fewest_ahead(self, held: dict[int, int], beside: ThreadPoolExecutor) -> _Ahead | None:
-        """As :meth:`_ahead`, the stage after the last: few GPUs."""
+        """As :meth:`_ahead`, the stage after the last: few GPUs, while as many as hoped for are ``held``."""
         if self.session.columns < MANY_NEW:
             return None
         session = self.session.copy()
         for level, number in held.items():
             session.set_row(self.rows.level[level], number - 1e-6, numpy.inf)
-        session.set_costs(self.is_pattern.astype(float))
-        return _Ahead(held, {}, session, beside.submit(session.solve))
+        session.set_costs(self._opening_cost())
+        return _Ahead(session, self.column_of.copy(), self._opening_cost, beside.submit(session.solve))
+
+    def _take_up(self, ahead: _Ahead | None) -> bool:
+        """Begin the next solution near where the one ahead ended, if there is one. Was there?"""
+        if ahead is None or ahead.solved.exception() is not None:
+            return False
+        # Those of the other's columns that are patterns are the first that there are.
+        columns = numpy.arange(self.session.columns)
+        columns[columns >= ahead.session.columns] = -1
+        known = self.column_of >= 0
+        columns[self.column_of[known]] = ahead.columns[known]
+        self.session.begin(ahead.session, columns)
+        # What is held by now takes few steps from there with the same costs, and the stage's own costs take few steps then. Both at once
+        # would take thousands: what is broken would be neither rows nor prices alone.
+        self.session.set_costs(ahead.cost())
+        with contextlib.suppress(SolverError):
+            self.session.solve()
+        return True
 
     def _of_level(self, level: int) -> Ints:
         """The options of a priority."""
@@ -262,7 +275,7 @@ class FleetProgram:
                 for level in held:
                     self.session.set_row(self.rows.level[level], -numpy.inf, numpy.inf)
                 for level in held:
-                    served = self._priced(partial(self._served_cost, level))[0]
+                    served = self._priced(partial(self._served_cost, {level: 1.0}))[0]
                     held[level] = min(held[level], int(1e-6 - served.objective))
                     self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
         return self._opened()[0]
@@ -296,13 +309,13 @@ class FleetProgram:
         else:
             self._leave()
         outcome, slack = self._opened()
-        parts = self.bounds.parts(outcome, slack, self.is_pattern.astype(float), sorted(served, reverse=True)[:-1], able)
+        parts = self.bounds.parts(outcome, slack, self._opening_cost(), sorted(served, reverse=True)[:-1], able)
         row = self.rows.level[min(served)]
         least = max((int(numpy.floor(1e-6 - part.value)) + 1 for part in unable), default=0)
         return Fewest(dict(served), least, tuple((part.value, max(0.0, float(part.duals[row]))) for part in parts))
 
     def _opened(self) -> tuple[Outcome, float]:
-        return self._priced(lambda: self.is_pattern.astype(float))
+        return self._priced(self._opening_cost)
 
     def _level(self, held: dict[int, int]) -> Level:
         """What the parts of a stage say."""
@@ -312,10 +325,16 @@ class FleetProgram:
     def _prices(self, duals: Floats, held: dict[int, int]) -> dict[int, float]:
         return {level: max(0.0, float(duals[self.rows.level[level]])) for level in held}
 
-    def _served_cost(self, level: int) -> Floats:
+    def _served_cost(self, worth: Mapping[int, float]) -> Floats:
+        """Of all columns, where a replica of each of these priorities is worth so much."""
         cost = numpy.zeros(self.session.columns)
-        cost[self.column_of[self._of_level(level)]] = -1.0
+        for level, each in worth.items():
+            cost[self.column_of[self._of_level(level)]] = -each
         return cost
+
+    def _opening_cost(self) -> Floats:
+        """Of all columns, where each GPU that is open costs 1."""
+        return self.is_pattern.astype(float)
 
     def _priced(self, cost: Callable[[], Floats], *, interior: bool = False) -> tuple[Outcome, float]:
         """(the solution, how much better one with patterns not known yet could be). ``interior``: the first one by interior points."""

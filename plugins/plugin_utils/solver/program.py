@@ -278,11 +278,13 @@ class Session:
         other.columns, other.rows = self.columns, self.rows
         return other
 
-    def begin(self, other: Session) -> None:
-        """Begin the next solution where another session ended, which has the first of these columns and rows."""
-        basis = other._solver.getBasis()
-        basis.col_status = [*basis.col_status, *[highspy.HighsBasisStatus.kLower] * (self.columns - other.columns)]
-        basis.row_status = [*basis.row_status, *[highspy.HighsBasisStatus.kBasic] * (self.rows - other.rows)]
+    def begin(self, other: Session, columns: Ints) -> None:
+        """Begin the next solution where another session ended, which has the first of these rows. ``columns``: by column, which of the
+        other's it is; -1: none."""
+        basis, there = other._solver.getBasis(), highspy.HighsBasisStatus
+        found = [*basis.col_status, there.kLower]
+        basis.col_status = [found[column] for column in columns.tolist()]
+        basis.row_status = [*basis.row_status, *[there.kBasic] * (self.rows - other.rows)]
         self._heard(self._solver.setBasis(basis))
 
     def _open(self) -> None:
