@@ -60,7 +60,7 @@ def best(options: Options, held: dict[int, int], level: int | None) -> int:
     row, column, value = rows.entries(np.arange(len(priority)))
     program.add_entries(row, columns[column], value)
     for number, group in enumerate(options.groups):
-        patterns = options.boards[group.board].first_patterns()
+        patterns = options.boards[group.board].first_patterns
         boards = program.add_columns(len(patterns), float(level is None), whole=True)
         row, column, value = rows.of_patterns(number, patterns)
         program.add_entries(row, boards[column], value)

@@ -14,6 +14,7 @@ import random
 import typing as t
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile, name_parts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import smallest
@@ -128,8 +129,16 @@ class Board:
         patterns = patterns_of(self.model.geometry, names)
         return patterns, [names.get(profile.name, -1) for profile in patterns.profiles]
 
+    @cached_property
+    def _sharers(self) -> tuple[list[int], list[Item]]:
+        """The numbers of the shapes that are places on shared GPUs, and what each of them takes. Only once all shapes are known."""
+        mine = [number for number, shape in enumerate(self.shapes) if shape.mode == "shared"]
+        return mine, [Item(*self.shapes[number][2:4], self._most(self.shapes[number])) for number in mine]
+
+    @cached_property
     def first_patterns(self) -> Ints:
-        """Shape (patterns, shapes): whole; the MIG patterns that none dominates; a shared GPU full of each shape."""
+        """Shape (patterns, shapes): whole; the MIG patterns that none dominates; a shared GPU full of each shape. Only once all shapes are
+        known; nobody writes to it."""
         found = []
         for number, shape in enumerate(self.shapes):
             if shape.mode == "whole":
@@ -180,11 +189,9 @@ class Board:
 
         :param prices: shape (n, shapes). Returns shapes (n,) and (n, shapes).
         """
-        mine = [number for number, shape in enumerate(self.shapes) if shape.mode == "shared"]
-        items = []
-        for number in mine:
-            most = self._most(self.shapes[number])
-            items.append(Item(*self.shapes[number][2:4], most if at_once is None else min(most, at_once[number])))
+        mine, items = self._sharers
+        if at_once is not None:
+            items = [each._replace(most=min(each.most, at_once[number])) for number, each in zip(mine, items, strict=True)]
         counts = numpy.zeros(prices.shape, dtype=numpy.int64)
         worth, counts[:, mine] = fullest(self.room, items, prices[:, mine])
         for row in numpy.flatnonzero(counts.sum(axis=1) > self.clients).tolist():

@@ -151,7 +151,7 @@ class FleetProgram:
         self.kept: dict[tuple[int, int], tuple[float, float]] = {}
         for number, board in enumerate(options.boards):
             mine = sum(group.board == number for group in options.groups)
-            first = board.first_patterns()
+            first = board.first_patterns
             many = min(MOST_VARIED, VARIED_FOR_EACH * board.shared, MOST_COLUMNS // mine)
             self._add_patterns(number, numpy.unique(numpy.concatenate((first, board.varied(many))), axis=0))
 

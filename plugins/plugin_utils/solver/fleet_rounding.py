@@ -258,7 +258,7 @@ def _cut(options: Options, relaxed: Relaxed, amount: Ints, group: int, spare: fl
     patterns, whole = numpy.concatenate((patterns, rest)), numpy.concatenate((whole, numpy.ones(len(rest), dtype=numpy.int64)))
     if whole.sum() <= min(most, numpy.ceil(boards.sum() - NEARLY)):
         return Cut(patterns, whole)
-    patterns = numpy.unique(numpy.concatenate((patterns, board.first_patterns())), axis=0)
+    patterns = numpy.unique(numpy.concatenate((patterns, board.first_patterns)), axis=0)
     limited = mine[(amount[mine] > 0) & (options.per_host[options.klass[mine]] < patterns[:, options.shape[mine]].max(axis=0))]
     spread = [(int(amount[one]), numpy.minimum(patterns[:, options.shape[one]], options.per_host[options.klass[one]])) for one in limited]
     return _whole_patterns(patterns, wanted, spread, most)
@@ -270,6 +270,7 @@ def _dive(board: Board, known: Ints, wanted: Ints, at_once: Ints, most: int) -> 
     missing = wanted.copy()
     for _turn in range(DIVES):
         patterns, boards, prices = _tailored(board, known, missing, numpy.minimum(at_once, missing))
+        known = numpy.concatenate((known, patterns))  # what is missing then is served best by much of the same
         whole = numpy.floor(boards + NEARLY).astype(numpy.int64)
         left = numpy.maximum(0, missing - whole @ patterns)
         # Of the broken ones, the fullest parts first, as long as they waste nothing.
@@ -327,7 +328,7 @@ def _at_once(options: Options, amount: Ints, mine: Ints, wanted: Ints, spare: fl
 
 def _tailored(board: Board, known: Ints, wanted: Ints, at_once: Ints) -> tuple[Ints, Floats, Floats]:
     """(patterns, GPUs of each, prices of the shapes) for one group alone, no GPU with more of a shape than ``at_once``."""
-    first = numpy.concatenate((board.first_patterns(), known))
+    first = numpy.concatenate((board.first_patterns, known))
     shared = numpy.asarray([shape.mode == "shared" for shape in board.shapes])
     first[:, shared] = numpy.minimum(first[:, shared], at_once[shared])
     first = numpy.unique(first[(first[:, wanted > 0] > 0).any(axis=1)], axis=0)
@@ -350,7 +351,8 @@ def _tailored(board: Board, known: Ints, wanted: Ints, at_once: Ints) -> tuple[I
         (worth, _other), found = board.best_shared(numpy.stack((now, calm)), at_once.tolist())
         # No patterns that are not known would save as much as that.
         saved = outcome.objective * (1.0 - 1.0 / max(1.0, worth))
-        fresh = [each for each in numpy.unique(found, axis=0) if each.tobytes() not in seen] if saved > SAVED else []
+        best = {each.tobytes(): each for each in found} if saved > SAVED else {}
+        fresh = sorted((best[each] for each in best.keys() - seen), key=lambda each: each.tolist())
     used = outcome.values > NEARLY
     return numpy.asarray(patterns)[used], outcome.values[used], now
 
@@ -359,7 +361,7 @@ def _remainder(board: Board, missing: Ints, at_once: Ints, prices: Floats) -> In
     """Patterns, one GPU each, for the few places that whole numbers of the others leave out."""
     missing = numpy.maximum(0, missing)
     found: list[Ints] = []
-    mig = board.first_patterns()
+    mig = board.first_patterns
     mig = mig[(mig[:, [shape.mode == "shared" for shape in board.shapes]] == 0).all(axis=1)]
     while missing.any():
         wanted = numpy.where(missing > 0, prices + NEARLY, 0.0)
