@@ -91,16 +91,16 @@ def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Ch
     for times in (1, 4) if search.budget else ():
         known = _known_hosts(search, kinds, times)
         # Nobody has to move or to give way where there is a host for each.
-        places = _places(replace(_packed(search, known), quotas=search.books.without(teams), moves=0, preemption=False))
+        places = _places(search, replace(_packed(search, known), quotas=search.books.without(teams), moves=0, preemption=False))
         if all(kind.waiting <= places.keys() for kind in kinds):
             break
     all_ = _taken(known, places)
     few: _Hosts = {}
     if all_:
-        now = _places(replace(_with(search, all_), moves=0, preemption=False))
+        now = _places(search, replace(_with(search, all_), moves=0, preemption=False))
         few = _taken(all_, now)
     if few and search.placed <= now.keys():
-        now = _places(_with(search, few), search.many)
+        now = _places(search, _with(search, few), search.many)
         found = dict(_told(search, rest, now, few, [], {}))
         yield from found.items()
         rest -= found.keys()
@@ -110,7 +110,7 @@ def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Ch
         all_ = all_ if raised else _one_more_each(known, all_, rest)
         if not (raised or all_):
             return
-        now = _places(edited(_with(search, all_), raised), search.many)
+        now = _places(search, edited(_with(search, all_), raised), search.many)
         found = dict(_told(search, rest, now, all_, raised, grown))
         yield from found.items()
         rest -= found.keys()
@@ -191,8 +191,10 @@ def _packed(search: Search, known: _Hosts) -> Problem:
     return replace(found, needs=tuple(packed.get(need.service, need) for need in found.needs))
 
 
-def _places(problem: Problem, trial: bool = True) -> dict[Key, Placement]:
-    return {(place.service, place.replica): place for place in make_plan(problem, trial=trial).placements}
+def _places(search: Search, problem: Problem, trial: bool = True) -> dict[Key, Placement]:
+    """Who has which place once there are more hosts or quotas: whoever the plan gave one has it then, too."""
+    solution = make_plan(problem, trial=trial, settled=search.placed)
+    return {(place.service, place.replica): place for place in solution.placements}
 
 
 def _kinds(search: Search, waiting: Iterable[Key]) -> list[_Kind]:

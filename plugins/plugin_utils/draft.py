@@ -232,9 +232,14 @@ class Draft:
         old = dict(before.ports) if before is not None and before.host == host.host.name else {}
         return host.choose_ports(need, f"{need.service}-{replica}", old, self.fleet.asked)
 
+    @property
+    def now(self) -> tuple[int, bool]:
+        """Equal as long as nothing has changed; what is only tried is apart."""
+        return self._version, self._open > 0
+
     def hopeless(self, need: Need) -> bool:
         """Is there no place for one more replica, as things are?"""
-        kind, now = self.kind(need), (self._version, self._open > 0)
+        kind, now = self.kind(need), self.now
         known = self._hopes.get(kind)
         if known is None or known[0] != now:
             known = self._hopes[kind] = now, self._is_hopeless(need, kind)
@@ -248,7 +253,7 @@ class Draft:
             anybody = replace(need, service="", team="")
             self._anybody[need.service] = anybody, ("anybody", question_of(self.fleet, anybody))
         anybody, asked = self._anybody[need.service]
-        now, known = (self._version, self._open > 0), self._hopes.get(asked)
+        now, known = self.now, self._hopes.get(asked)
         if known is None or known[0] != now:
             free = any(offer_of(host, anybody, asked[1]) is not None for host in self.fleet.hosts.values())
             known = self._hopes[asked] = now, free

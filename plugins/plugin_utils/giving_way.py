@@ -61,6 +61,7 @@ class Room:
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
+        self._known_loose: tuple[object, Set[str]] | None = None
         self._tries = self._looks = self._close_looks = 0
         self._all_tries, self._all_looks, self._all_close_looks = ALL_TRIES, ALL_LOOKS, ALL_CLOSE_LOOKS
 
@@ -80,7 +81,7 @@ class Room:
             return None
         self._tries, self._looks = min(TRIES, self._all_tries), min(LOOKS, self._all_looks)
         self._close_looks = min(CLOSE_LOOKS, self._all_close_looks)
-        loose = {name for name, host in draft.fleet.hosts.items() if self._is_loose(host, need)}
+        loose = self._loose(need)
         known: dict[object, bool] = {}
         for budget in range(1, draft.problem.moves + 1 if loose else 1):
             gone: dict[Key, Placement] = {}
@@ -255,10 +256,17 @@ class Room:
         there: list[str] = host.answers["there"]
         return there
 
-    def _is_loose(self, host: HostState, need: Need) -> bool:
+    def _loose(self, need: Need) -> Set[str]:
+        """The hosts of its environment on which there is anybody who has another place: the same until anything changes."""
+        asked = (self._draft.now, need.environment)
+        if self._known_loose is None or self._known_loose[0] != asked:
+            hosts = self._draft.fleet.hosts.items()
+            loose = {name for name, host in hosts if host.host.environment == need.environment and self._is_loose(host)}
+            self._known_loose = asked, loose
+        return self._known_loose[1]
+
+    def _is_loose(self, host: HostState) -> bool:
         """Is there anybody on it who has another place?"""
-        if host.host.environment != need.environment:
-            return False
         draft = self._draft
         if "kinds" not in host.answers:
             keys = [key for key in map(draft.movable, self._there(host)) if key is not None]
@@ -291,7 +299,7 @@ class Room:
         draft = self._draft
         if not draft.problem.moves or len(draft.needs) * len(draft.fleet.hosts) > MIXED:
             return None
-        loose = {name for name, host in draft.fleet.hosts.items() if self._is_loose(host, need)}
+        loose = self._loose(need)
         for way in self._ways(need, need.priority, True, loose, equals=True):
             equals = [key for key in way.keys if draft.need_of(key).priority == need.priority]
             if not 0 < len(equals) < len(way.keys) or sum(draft.need_of(key).move_cost for key in equals) > draft.problem.moves:

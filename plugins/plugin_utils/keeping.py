@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key
@@ -14,12 +14,16 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_O
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState, unseen_charge
 
 
-def begin(problem: Problem) -> Draft:
-    """Who has a place that is still right has it; who must leave holds it; nobody else has one."""
+def begin(problem: Problem, settled: Set[Key] = frozenset()) -> Draft:
+    """Who has a place that is still right has it; who must leave holds it; nobody else has one.
+
+    ``settled``: nobody asks whether their places are right, as a plan of the same fleet says so, or of one with less of it and of quotas.
+    """
     fleet = Fleet(problem)
     draft = Draft(problem, fleet, by_replica(problem.previous, fleet))
-    keep_all(draft)
-    draft.leaving = {key: place for key, place in draft.placed.items() if must_leave(fleet, draft.needs[place.service], place)}
+    keep_all(draft, settled)
+    if any(gpu.drain is not None for host in problem.hosts for gpu in host.gpus):
+        draft.leaving = {key: place for key, place in draft.placed.items() if must_leave(fleet, draft.needs[place.service], place)}
     draft.drained = frozenset(draft.leaving)
     for key in draft.leaving:
         del draft.placed[key]
@@ -36,12 +40,18 @@ def by_replica(previous: Iterable[Placement], fleet: Fleet) -> Mapping[Key, Plac
     return result
 
 
-def keep_all(draft: Draft) -> None:
+def keep_all(draft: Draft, settled: Set[Key] = frozenset()) -> None:
     """Who stays: adopted services first, for nothing moves them; then those that ask for what they had, so that nobody who grows
     pushes them out; then by priority, those that count least against a quota first, so that as many stay as can where it was lowered; then
     by name. What a team has borrowed comes after what is everybody's own."""
     changed, needs = draft.problem.changed, draft.needs
-    wanted = [(needs[service], replica) for service, replica in draft.before if service in needs and replica <= needs[service].replicas]
+    wanted = [
+        (needs[service], replica)
+        for (service, replica), place in draft.before.items()
+        if service in needs
+        and replica <= needs[service].replicas
+        and not ((service, replica) in settled and _sits_down(draft, needs[service], place))
+    ]
 
     def turn(each: tuple[Need, int]) -> tuple[object, ...]:
         need, replica = each
@@ -57,6 +67,13 @@ def keep_all(draft: Draft) -> None:
     for host in draft.fleet.hosts.values():
         host.claimed.clear()
     part(draft)
+
+
+def _sits_down(draft: Draft, need: Need, place: Placement) -> bool:
+    """Take a place that is right; False where there is no such place."""
+    host = draft.fleet.hosts.get(place.host)
+    states = () if host is None or host.host.down else host.usable(place.gpus)
+    return bool(states) and draft.put(need, place, states, kept=True)
 
 
 def _counted(draft: Draft, need: Need, replica: int) -> int:
@@ -104,9 +121,9 @@ def keep(draft: Draft, need: Need, place: Placement, own: bool = False, kept: bo
         return False
     ports: Mapping[str, int] | str = dict(place.ports)
     if not need.adopted:
-        if not still_right(need, place, host, states, need.service in draft.problem.changed) or any(
-            drain.force for drain in drains(draft.fleet, place)
-        ):
+        if any(state.gpu.drain is not None and state.gpu.drain.force for state in states):
+            return False
+        if not still_right(need, place, host, states, need.service in draft.problem.changed):
             return False
         if draft.fleet.books.refusal(need.team, host.charge(need, place), own) is not None:
             return False

@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import typing as t
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 
@@ -60,14 +60,14 @@ Made = t.TypeVar("Made")
 
 
 @without_sweeps
-def make_plan(problem: Problem, trial: bool = False) -> Solution:
+def make_plan(problem: Problem, trial: bool = False, settled: Set[Key] = frozenset()) -> Solution:
     """Decide. Equal problems, in whatever order their parts come, give equal solutions.
 
     ``trial``: only who has which place one by one, without a reason for those who have none. On a fleet that serves, all of them have one
-    in the plan that is made in earnest too.
+    in the plan that is made in earnest too. ``settled``: of a trial, as for :func:`begin`.
     """
     if trial:
-        return _solution(*_one_by_one(begin(problem)), words=False)
+        return _solution(*_one_by_one(begin(problem, settled), settled), words=False)
     draft, missing, proof = _decided(problem)
     return _solution(draft, missing, words=True, proof=proof)
 
@@ -92,13 +92,13 @@ def _is_small(problem: Problem) -> bool:
     return len(problem.needs) * len(problem.hosts) <= SMALL
 
 
-def _one_by_one(draft: Draft) -> _Plan:
+def _one_by_one(draft: Draft, settled: Set[Key] = frozenset()) -> _Plan:
     """Everybody in turn. On a small fleet on which others may move, in both orders, and the plan that is worth more counts: what is opened
     for a large one, others may share."""
     problem, missing = draft.problem, _Queue(draft, {}).run()
     if not missing or not problem.moves or not _is_small(problem):
         return draft, missing
-    other = begin(problem)
+    other = begin(problem, settled)
     left = _Queue(other, {}, patient=False).run()
     return (other, left) if _worth(other, left) > _worth(draft, missing) else (draft, missing)
 

@@ -382,9 +382,13 @@ class HostState:
 
     def usable(self, uuids: Iterable[str]) -> tuple[GpuState, ...]:
         """The GPUs of these names, if all are here and well; else none."""
-        states = [self.by_uuid.get(uuid) for uuid in uuids]
-        found = tuple(state for state in states if state is not None and state.gpu.blocked is None)
-        return found if len(found) == len(states) else ()
+        found: list[GpuState] = []
+        for uuid in uuids:
+            state = self.by_uuid.get(uuid)
+            if state is None or state.gpu.blocked is not None:
+                return ()
+            found.append(state)
+        return tuple(found)
 
     def port_refusal(self, port: int, replica: str, own: Set[int] = frozenset()) -> str | None:
         """Why ``replica`` cannot have this port of the host. ``own``: what it had by its last plan; a listener there is itself."""
