@@ -81,7 +81,8 @@ class Scene:
 
     def owner(self, name: str) -> Need | None:
         """The need of a replica that has a place."""
-        return self.needs.get(self.places[name].service) if name in self.places else None
+        place = self.places.get(name)
+        return None if place is None else self.needs.get(place.service)
 
     def priority(self, name: str) -> int:
         """That of a replica that has a place."""
