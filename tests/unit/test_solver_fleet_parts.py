@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import typing as t
 
 import numpy as np
@@ -211,6 +212,35 @@ def test_an_open_program_has_the_same_best_by_interior_points(interior: bool) ->
     assert session.solve(interior=interior).objective == pytest.approx(-9.0)
     session.set_row(1, -np.inf, 3.0)
     assert session.solve().objective == pytest.approx(-3.0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    costs=st.lists(st.integers(-9, 9), min_size=2, max_size=6, unique=True),
+    room=st.integers(1, 20),
+    seed=st.integers(0, 99),
+    known=st.integers(1, 6),
+)
+def test_an_open_program_that_begins_where_another_ended_ends_at_its_own_best(costs: list[int], room: int, seed: int, known: int) -> None:
+    """The other one has some of the columns, in another order, and not the last row."""
+
+    def column(session: Session, number: int) -> None:
+        value = np.asarray([1.0 + number % 3, 2.0])
+        session.add_columns(np.asarray([float(costs[number])]), np.asarray([5.0]), (np.asarray([0, 1]), np.zeros(2, dtype=int), value))
+
+    program = Program()
+    program.add_rows(2, upper=[room, 7.0])
+    order = random.Random(seed).sample(range(len(costs)), min(known, len(costs)))
+    other, one, fresh = Session(program), Session(program), Session(program)
+    for number in order:
+        column(other, number)
+    other.solve()
+    for session in (one, fresh):
+        for number in range(len(costs)):
+            column(session, number)
+        session.add_row(2.5, np.arange(len(costs)), np.ones(len(costs)))
+    one.begin(other, np.asarray([order.index(number) if number in order else -1 for number in range(len(costs))]))
+    assert one.solve().objective == pytest.approx(fresh.solve().objective, abs=1e-6)
 
 
 def test_gpus_are_cut_so_that_who_must_be_spread_finds_hosts() -> None:
