@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice, valid_layouts
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MPS,
@@ -26,7 +27,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Problem,
     Resources,
     Solution,
+    planned,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState
 from ansible_collections.gpuops.fleet.tests.bench.planner.metamorphic_world import twins
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100, gpu, host, l40s, wired
@@ -220,6 +223,24 @@ def test_planning_again_after_the_plan_was_carried_out_moves_nothing(problem: Pr
     first = make_plan(problem)
     again = make_plan(Problem(applied(problem, first), problem.needs, (*first.placements, *first.waiting)))
     assert (again.placements, again.layouts) == (first.placements, first.layouts)
+
+
+@QUICK
+@given(problems())
+def test_who_has_a_place_by_a_plan_has_it_where_there_is_more_whether_that_is_asked_or_not(problem: Problem) -> None:
+    solution = make_plan(problem)
+    more = planned(replace(problem, hosts=(*problem.hosts, host(gpu(0, "more"), name="more"))), solution)
+    asked, told = begin(more), begin(more, {(place.service, place.replica) for place in solution.placements})
+    assert (told.placed, told.leaving, told.kept) == (asked.placed, asked.leaving, asked.kept)
+    for one, other in zip(told.fleet.hosts.values(), asked.fleet.hosts.values(), strict=True):
+        assert one.save()[:3] == other.save()[:3]
+        assert [_given(state) for state in one.gpus] == [_given(state) for state in other.gpus]
+
+
+def _given(state: GpuState) -> tuple[t.Any, ...]:
+    """All that is given away of a GPU; in which order that was is nobody's."""
+    mode, sharing, memory, compute, fixed, spare, reusable, owners, tenants, replicas = state.save()[:10]
+    return mode, sharing, memory, compute, sorted(fixed), sorted(spare), sorted(reusable), owners, sorted(tenants), replicas
 
 
 @QUICK

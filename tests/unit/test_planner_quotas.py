@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import read_policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Placement, Problem, Quota, Solution, Workspace
@@ -79,6 +80,15 @@ def test_who_borrows_has_what_others_lend_and_no_more() -> None:
     assert solved(asked(replace(borrower, borrow=False), lender, needs=only_aa))[0] == ["one-1"]
     elsewhere = replace(lender, workspace="other")
     assert solved(asked(borrower, elsewhere, needs=only_aa))[0] == ["one-1"]
+
+
+def test_who_borrows_is_left_where_it_is_when_it_is_asked_what_more_would_bring() -> None:
+    """Without a limit of its own the other team would have nothing to lend: nobody asks that while its quota is only left out."""
+    quotas = (Quota("aa", (Limit("slices", 4),), "insurance", borrow=True), Quota("bb", (Limit("slices", 4),), "insurance", lend=True))
+    lent = make_plan(asked(*quotas, needs=asked().needs[:1]))
+    without = asked(quotas[0], Quota("bb", (), "insurance", lend=True), previous=lent.placements)
+    keys = frozenset({("one", 1), ("one", 2)})
+    assert begin(without).placed.keys() < keys == begin(without, keys).placed.keys()
 
 
 def test_what_is_lent_goes_back_when_its_team_asks_for_it() -> None:
