@@ -33,8 +33,8 @@ if t.TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-# The bound of a plan with so many replicas more is as good as one of its own.
-NEAR = 2
+# The bound of a plan with so many replicas more, or this part of them, is as good as one of its own.
+NEAR, NEARLY = 2, 2e-4
 # Up to so many without a place the first order will do: filling finds places for the few. The other order is taken where it leaves less
 # than this part: what is nearly as good may be worse when all is done.
 FINE, BETTER = 15, 0.6
@@ -74,13 +74,12 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
     options = options_of(problem, alone=alone)
     program = FleetProgram(options)
     relaxed = program.solve(partial(reachable, options))
-    amount = rounded(options, relaxed)
-    by_class = numpy.bincount(options.klass, weights=amount, minlength=len(options.classes)).astype(numpy.int64)
-    meant = {level: int(by_class[options.priority == level].sum()) for level in options.levels}
     exact = all(board.exact for board in options.boards)
     with ThreadPoolExecutor(1) as beside:
-        # HiGHS works without Python's lock: how few GPUs are enough is found while replicas are seated.
-        sought = beside.submit(_fewest, program, meant) if exact and _holds(relaxed, meant) else None
+        # HiGHS works without Python's lock: how few GPUs are enough is found while replicas are put into whole numbers.
+        sought = beside.submit(_fewest, program, relaxed.held) if exact else None
+        amount = rounded(options, relaxed)
+        by_class = numpy.bincount(options.klass, weights=amount, minlength=len(options.classes)).astype(numpy.int64)
         seats = _seated(options, relaxed, amount)
         Filling(options, seats).fill(by_class)
         served = _served(options, seats)
@@ -90,7 +89,7 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
             # sizes rounded down that holds what is served.
             program = FleetProgram(options_of(problem, up=False, alone=alone))
             relaxed, fewest = program.solve(lambda _relaxed, level, _held: served[level]), None
-        if fewest is None or not fewest.knows(served) or sum(meant.values()) - sum(served.values()) > NEAR:
+        if fewest is None or not _tells(fewest, served):
             again = beside.submit(program.fewest_gpus, served)
             rows = _rows(options, seats)
             fewest = again.result()
@@ -112,6 +111,12 @@ def _fewest(program: FleetProgram, served: dict[int, int]) -> Fewest | None:
         return program.fewest_gpus(served)
     except SolverError:
         return None
+
+
+def _tells(fewest: Fewest, served: dict[int, int]) -> bool:
+    """Is the bound as good for what is served as one of its own?"""
+    total = sum(served.values())
+    return fewest.knows(served) and sum(fewest.served.values()) - total <= max(NEAR, NEARLY * total)
 
 
 def _holds(relaxed: Relaxed, served: dict[int, int]) -> bool:
