@@ -211,11 +211,12 @@ class Cut(t.NamedTuple):
     boards: Ints
 
 
-def cuts(options: Options, relaxed: Relaxed, amount: Ints, group: int) -> Iterator[Cut]:
-    """Patterns with a place for all of these replicas of a group, on as few GPUs as possible and never more than it has.
+def cuts(options: Options, relaxed: Relaxed, amount: Ints, group: int) -> Iterator[tuple[Cut, bool]]:
+    """(patterns with a place for all of these replicas of a group, on as few GPUs as possible and never more than it has; are they hardly
+    more than the linear program has?)
 
-    Seldom one or two places are missing. Where equal sharers are spread so widely that it takes more GPUs than the linear program has,
-    there are further answers with fewer GPUs, for which it is harder to find each replica a host.
+    Seldom one or two places are missing. Where equal sharers are spread so widely that it takes more GPUs, the further answers have fewer,
+    for which it is harder to find each replica a host. Another one that takes hardly more may be easier to deal by chance.
     """
     wanted = _wanted(options, amount, group)
     enough, fewest = numpy.ceil(relaxed.boards[group].sum() - NEARLY) + TOO_MANY, numpy.inf
@@ -223,11 +224,9 @@ def cuts(options: Options, relaxed: Relaxed, amount: Ints, group: int) -> Iterat
         found = _cut(options, relaxed, amount, group, spare)
         # A missing place may take a GPU of its own.
         needed = found.boards.sum() + numpy.maximum(0, wanted - found.boards @ found.patterns).sum()
-        if needed < fewest:
-            fewest = needed
-            yield found
-        if fewest <= enough:
-            return
+        if needed < fewest or needed <= enough:
+            fewest = min(fewest, needed)
+            yield found, bool(needed <= enough)
 
 
 def _wanted(options: Options, amount: Ints, group: int) -> Ints:
@@ -270,7 +269,6 @@ def _dive(board: Board, known: Ints, wanted: Ints, at_once: Ints, most: int) -> 
     missing = wanted.copy()
     for _turn in range(DIVES):
         patterns, boards, prices = _tailored(board, known, missing, numpy.minimum(at_once, missing))
-        known = numpy.concatenate((known, patterns))  # what is missing then is served best by much of the same
         whole = numpy.floor(boards + NEARLY).astype(numpy.int64)
         left = numpy.maximum(0, missing - whole @ patterns)
         # Of the broken ones, the fullest parts first, as long as they waste nothing.

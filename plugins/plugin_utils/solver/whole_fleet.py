@@ -144,13 +144,16 @@ def _dealt(options: Options, relaxed: Relaxed, amount: t.Any, number: int) -> De
     found: Dealt | None = None
     group = options.groups[number]
     wanted = int(amount[options.group == number].sum())
-    for cut in cuts(options, relaxed, amount, number):
+    for cut, enough in cuts(options, relaxed, amount, number):
         one, off = _in_an_order(options, number, amount, cut)
         # Whoever found no place takes a GPU that is not open yet; who was taken off, or finds no such GPU, will hardly be served.
-        opened = int(cut.boards.sum()) + wanted - off - len(one.klass) - len(one.several)
+        short = wanted - off - len(one.klass) - len(one.several)
+        opened = int(cut.boards.sum()) + short
         cost = off + max(0, opened - group.size * group.gpus), opened
         if best is None or cost < best:
             best, found = cost, one
+        if enough and short <= FINE:
+            break
     return found
 
 
