@@ -39,6 +39,8 @@ NODES = 1
 SOME = 2.0
 # The part of all GPUs that is not worth the work of saving it.
 NEARLY_FEWEST = 1e-4
+# A replica is worth a little more GPUs than the last one takes: it comes before them where the two are even.
+EAGER = 1.1
 # The GPUs that a replica of the last priority is worth at least, and on a fleet that is not large; what a GPU costs besides in a group of
 # which the linear program opens fewer.
 LEAST_PRICE, PRICELESS, ELSEWHERE = 2.0, 1000.0, 0.3
@@ -60,7 +62,7 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
         return rounding.best
     last, held = levels[-1], {level: relaxed.held[level] for level in levels[:-1]}
     if LOOSE * relaxed.amount[rounding.priority == last].sum() >= SOME:
-        found = rounding.serve_by_teams(last, held, relaxed.price) or rounding.serve(last, held)
+        found = rounding.serve_by_teams(last, held, EAGER * relaxed.price) or rounding.serve(last, held)
     else:
         found = rounding.serve(last, held) or rounding.serve_by_teams(last, held, PRICELESS)
     if not found:

@@ -40,6 +40,8 @@ TRIES, WORTH = 6, 0.3
 DEAR = 8.0
 # So many teams, the ones with most columns, wait for the others in any case.
 FLEXIBLE = 2
+# So many times the GPUs that are not worth the work are too many for those who come last.
+FAR = 5
 # How far from the linear program's numbers a team's are sought, one after the other, in replicas of a column; and what each replica away
 # from them costs, so that of many equal answers the nearest is taken.
 REACHES, AWAY = (2, 40), 0.01
@@ -114,16 +116,17 @@ class _Teams:
         for one in teams[numpy.argsort(-many, kind="stable")].tolist():
             if one not in last and not self._settle(team == one):
                 last.add(one)
-        count = FLEXIBLE
+        enough, count, found = self.now.objective + FAR * limits.absolute, FLEXIBLE, list[Outcome]()
         while True:
-            try:
-                return self._together(~numpy.isin(team, list(last)), limits)
-            except SolverError:
-                if len(last) == len(teams):
-                    return None
-                # They cannot make up for the others: one team more, then two, then four.
-                count = 2 * count - FLEXIBLE + 1
-                last |= set(flexible[:count])
+            answer = self._together(~numpy.isin(team, list(last)), limits)
+            found += [] if answer is None else [answer]
+            # Where it is dear in spite of one more try, it is not for lack of teams.
+            if len(last) == len(teams) or len(found) == 2 or (answer is not None and answer.objective <= enough):
+                best = min(found, key=lambda each: each.objective, default=None)
+                return None if best is None else numpy.round(best.values[self.broken.columns])
+            # They cannot make up for the others, or at a high price only: one team more, then two, then four.
+            count = 2 * count - FLEXIBLE + 1
+            last |= set(flexible[:count])
 
     def _settle(self, mine: Bools) -> bool:
         """Put a team's columns (which of all) into whole numbers; not where that costs too much or cannot be done."""
@@ -167,11 +170,12 @@ class _Teams:
                 continue
         return None
 
-    def _together(self, whole: Bools, limits: Limits) -> Floats:
-        """The teams that are not whole yet, in one program. :raises SolverError: no whole numbers were found for them."""
-        columns = self.broken.columns
-        found = self.broken.program.solve(limits, fixed=(columns[whole], self.found[whole]))
-        return numpy.round(found.values[columns])
+    def _together(self, whole: Bools, limits: Limits) -> Outcome | None:
+        """The teams that are not whole yet, in one program; None where no whole numbers were found for them."""
+        try:
+            return self.broken.program.solve(limits, fixed=(self.broken.columns[whole], self.found[whole]))
+        except SolverError:
+            return None
 
 
 class _Team:
