@@ -93,6 +93,17 @@ def test_teams_that_cannot_make_up_for_others_take_more_of_them_along() -> None:
     assert found.max() == 1
 
 
+def test_teams_that_come_last_and_are_dear_take_more_of_them_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once: it costs no more then, and on the whole less."""
+    worlds = [quotas(seed, 0.3) for seed in range(15)]
+    monkeypatch.setattr(fleet_teams, "FAR", 1e9)
+    alone = [cost(one, by_teams(one, EXACT)) for one in worlds]
+    monkeypatch.setattr(fleet_teams, "FAR", 0)
+    more = [cost(one, by_teams(one, EXACT)) for one in worlds]
+    assert all(one <= other + 1e-6 for one, other in zip(more, alone, strict=True))
+    assert sum(more) < sum(alone) - 1e-6
+
+
 def test_what_cannot_be_whole_is_told() -> None:
     program = Program()
     columns = np.asarray([program.add_column(upper=1.0, whole=True) for _number in range(4)])
