@@ -61,7 +61,7 @@ class Room:
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self._known_loose: tuple[object, Set[str]] | None = None
+        self._known_loose: tuple[object, Set[str]] = (None, set())
         self._tries = self._looks = self._close_looks = 0
         self._all_tries, self._all_looks, self._all_close_looks = ALL_TRIES, ALL_LOOKS, ALL_CLOSE_LOOKS
 
@@ -192,11 +192,9 @@ class Room:
 
     def _fills(self, host: HostState, key: Key) -> bool:
         """Does a replica have something of its host that another place there would need, and that is not there beside it?"""
-        asked = ("fills", key)
-        if asked not in host.answers:
-            host.answers[asked] = self._is_full(host, self._draft.need_of(key), self._draft.placed[key])
-        filled: bool = host.answers[asked]
-        return filled
+        if ("fills", key) not in host.answers:
+            host.answers["fills", key] = self._is_full(host, self._draft.need_of(key), self._draft.placed[key])
+        return bool(host.answers["fills", key])
 
     def _is_full(self, host: HostState, need: Need, place: Placement) -> bool:
         if need.count > 1:
@@ -259,10 +257,9 @@ class Room:
     def _loose(self, need: Need) -> Set[str]:
         """The hosts of its environment on which there is anybody who has another place: the same until anything changes."""
         asked = (self._draft.now, need.environment)
-        if self._known_loose is None or self._known_loose[0] != asked:
-            hosts = self._draft.fleet.hosts.items()
-            loose = {name for name, host in hosts if host.host.environment == need.environment and self._is_loose(host)}
-            self._known_loose = asked, loose
+        if self._known_loose[0] != asked:
+            mine = (host for host in self._draft.fleet.hosts.values() if host.host.environment == need.environment)
+            self._known_loose = asked, {host.host.name for host in mine if self._is_loose(host)}
         return self._known_loose[1]
 
     def _is_loose(self, host: HostState) -> bool:
@@ -271,7 +268,7 @@ class Room:
         if "kinds" not in host.answers:
             keys = [key for key in map(draft.movable, self._there(host)) if key is not None]
             kinds = {draft.kind(need): need for need in map(draft.need_of, keys)}
-            host.answers["kinds"] = list(kinds.values()), any(self._fills(host, key) for key in keys)
+            host.answers["kinds"] = kinds.values(), any(self._fills(host, key) for key in keys)
         kinds, filled = host.answers["kinds"]
         return filled or any(not draft.hopeless(need) or draft.bound_by_quota(need) for need in kinds)
 
@@ -353,8 +350,7 @@ class Room:
         if "lowest" not in host.answers:
             keys = (self._draft.movable(name, needed=True, leaving=True) for state in host.gpus for name in state.names())
             host.answers["lowest"] = min((self._draft.need_of(key).priority for key in keys if key is not None), default=101)
-        lowest: int = host.answers["lowest"]
-        return lowest
+        return int(host.answers["lowest"])
 
     def _of_host(self, host: HostState, need: Need, priority: int, force: bool) -> Iterator[Way]:
         draft = self._draft

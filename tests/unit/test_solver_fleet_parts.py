@@ -14,12 +14,12 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_expansion
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_balance import Limits, balance
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, Shape, smallest_profiles
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import most_of_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealer, Dealt
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel, read_problem
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import most_of_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import _whole_patterns
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Program, Session

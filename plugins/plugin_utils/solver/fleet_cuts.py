@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What whole replicas of one team within its quota can be worth: rows that the whole fleet's linear program lacks.
+"""What whole replicas of one team within its quota can be, and can be worth: rows that the whole fleet's linear program lacks.
 
 In the linear program a team uses its quota up to the last GiB with broken replicas, and what that promises is far from what whole ones can
 keep. At given prices of all that teams share (places, CPU, RAM, the priorities held) each team alone is a knapsack, solved in whole
@@ -86,3 +86,36 @@ def _most_worth(options: Options, team: int, own: Ints, worth: Floats, nearly: f
         return max(least, -program.solve(Limits(absolute=nearly, nodes=NODES), fixed=(numpy.flatnonzero(hopeless), 0.0)).bound)
     except SolverError:
         return -relaxed.objective
+
+
+def most_of_teams(options: Options, level: int, held: dict[int, int]) -> dict[int, int]:
+    """Team -> the most replicas of a priority that its quota has room for, in whole numbers, where that is less than is asked for.
+
+    With the priorities before served as ``held`` says. Without it, a quota that is used up leaves a broken replica in the linear
+    program, and the bounds of the next priorities would promise what it is worth: one large replica may be worth many small ones.
+    """
+    placeable = numpy.zeros(len(options.classes), dtype=bool)
+    placeable[options.klass] = True
+    short = {above: int(options.replicas[placeable & (options.priority == above)].sum()) - held[above] for above in held}
+    found = {}
+    for team in range(len(options.quotas)):
+        mine = numpy.flatnonzero((options.team[options.klass] == team) & (options.priority[options.klass] >= level))
+        # Options that cost the same are one here.
+        costs = numpy.stack((options.klass[mine], options.memory[mine], options.worth[mine]))
+        mine = mine[numpy.unique(costs, axis=1, return_index=True)[1]]
+        kinds, which = numpy.unique(options.klass[mine], return_inverse=True)
+        priority = options.priority[kinds]
+        program = Program()
+        columns = program.add_columns(len(mine), -(priority[which] == level).astype(float))
+        demand = program.add_rows(len(kinds), upper=options.replicas[kinds].astype(float))
+        program.add_entries(demand[which], columns)
+        for cost, most in ((options.memory, options.quota_memory), (options.worth, options.quota_worth)):
+            program.add_entries(program.add_rows(1, upper=most[team]), columns, cost[mine])
+        for above, lack in short.items():
+            least = max(0, int(options.replicas[kinds][priority == above].sum()) - lack)
+            program.add_entries(program.add_rows(1, lower=least), columns[priority[which] == above])
+        asked = int(options.replicas[kinds][priority == level].sum())
+        served = int(1e-6 - program.solve().objective) if asked else 0
+        if served < asked:
+            found[team] = served
+    return found

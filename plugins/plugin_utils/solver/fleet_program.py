@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_bounds import Bounds, Counts, Part
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import Cut
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import Cut, most_of_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, Program, Session, SolverError, numpy
 
@@ -466,39 +466,6 @@ class FleetProgram:
             spread=list(self.spread),
             price=price,
         )
-
-
-def most_of_teams(options: Options, level: int, held: dict[int, int]) -> dict[int, int]:
-    """Team -> the most replicas of a priority that its quota has room for, in whole numbers, where that is less than is asked for.
-
-    With the priorities before served as ``held`` says. Without it, a quota that is used up leaves a broken replica in the linear
-    program, and the bounds of the next priorities would promise what it is worth: one large replica may be worth many small ones.
-    """
-    placeable = numpy.zeros(len(options.classes), dtype=bool)
-    placeable[options.klass] = True
-    short = {above: int(options.replicas[placeable & (options.priority == above)].sum()) - held[above] for above in held}
-    found = {}
-    for team in range(len(options.quotas)):
-        mine = numpy.flatnonzero((options.team[options.klass] == team) & (options.priority[options.klass] >= level))
-        # Options that cost the same are one here.
-        costs = numpy.stack((options.klass[mine], options.memory[mine], options.worth[mine]))
-        mine = mine[numpy.unique(costs, axis=1, return_index=True)[1]]
-        kinds, which = numpy.unique(options.klass[mine], return_inverse=True)
-        priority = options.priority[kinds]
-        program = Program()
-        columns = program.add_columns(len(mine), -(priority[which] == level).astype(float))
-        demand = program.add_rows(len(kinds), upper=options.replicas[kinds].astype(float))
-        program.add_entries(demand[which], columns)
-        for cost, most in ((options.memory, options.quota_memory), (options.worth, options.quota_worth)):
-            program.add_entries(program.add_rows(1, upper=most[team]), columns, cost[mine])
-        for above, lack in short.items():
-            least = max(0, int(options.replicas[kinds][priority == above].sum()) - lack)
-            program.add_entries(program.add_rows(1, lower=least), columns[priority[which] == above])
-        asked = int(options.replicas[kinds][priority == level].sum())
-        served = int(1e-6 - program.solve().objective) if asked else 0
-        if served < asked:
-            found[team] = served
-    return found
 
 
 class Rows:
