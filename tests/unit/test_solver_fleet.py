@@ -83,6 +83,33 @@ def test_a_stage_that_is_solved_ahead_changes_no_bound_of_the_first(seed: int, m
     assert answer.opened >= answer.opened_bound
 
 
+def test_what_began_where_another_ended_has_its_columns_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where patterns were found since (``late``: how many), which come between the columns of two stages."""
+    late: list[int] = []
+    begin = fleet_program.Session.begin
+    program: list[fleet_program.FleetProgram] = []
+    take_up = fleet_program.FleetProgram._take_up
+
+    def remembered(self: fleet_program.FleetProgram, ahead: t.Any) -> bool:
+        program[:] = [self]
+        return take_up(self, ahead)
+
+    def looked(self: fleet_program.Session, other: fleet_program.Session, columns: t.Any) -> None:
+        mine = columns.tolist()
+        assert sorted(column for column in mine if column >= 0) == list(range(other.columns))
+        patterns = [number for number, _group, _pattern in program[0].pattern_columns]
+        late.append(sum(mine[number] < 0 for number in patterns))
+        begin(self, other, columns)
+
+    monkeypatch.setattr(fleet_program.FleetProgram, "_take_up", remembered)
+    monkeypatch.setattr(fleet_program.Session, "begin", looked)
+    monkeypatch.setattr(fleet_program, "MANY_NEW", 1)
+    for seed in (1, 3):
+        asked = world(60, 25, seed)
+        assert violations(asked, plan(asked).rows) == []
+    assert any(late)
+
+
 @pytest.fixture(scope="module")
 def middle() -> tuple[Problem, FleetAnswer]:
     asked = world(1_200, 120, 7)

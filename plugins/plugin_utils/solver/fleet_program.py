@@ -120,10 +120,11 @@ class Fewest:
 
 @dataclass(frozen=True, eq=False)
 class _Ahead:
-    """A stage that is solved before it is known what is held then. ``columns``: by option, its column in ``session``; ``cost`` of all
-    columns that the program has by now, as it is solved there."""
+    """A stage that is solved before it is known what is held then, in ``session``, which begins with the ``known`` first columns of the
+    program. ``columns``: by option, its column there; ``cost`` of all columns that the program has by now, as it is solved there."""
 
     session: Session
+    known: int
     columns: Ints
     cost: Callable[[], Floats]
     solved: Future[Outcome]
@@ -210,12 +211,12 @@ class FleetProgram:
             return None
         # A replica is worth many of the next priority, as far as numbers of a program may be apart.
         worth = {level: MOST_APART ** (1 - number / (len(levels) - 1)) for number, level in enumerate(levels)}
-        session, columns = self.session.copy(), numpy.full(len(self.options.klass), -1)
+        session, known, columns = self.session.copy(), self.session.columns, numpy.full(len(self.options.klass), -1)
         for level in levels:
             mine = self._of_level(level)
             most = self.options.most[mine].astype(float)
             columns[mine] = session.add_columns(numpy.full(len(mine), -worth[level]), most, self.rows.entries(mine))
-        return _Ahead(session, columns, partial(self._served_cost, worth), beside.submit(session.solve, interior=True))
+        return _Ahead(session, known, columns, partial(self._served_cost, worth), beside.submit(session.solve, interior=True))
 
     def _fewest_ahead(self, held: dict[int, int], beside: ThreadPoolExecutor) -> _Ahead | None:
         """As :meth:`_ahead`, the stage after the last: few GPUs, while as many as hoped for are ``held``."""
@@ -225,17 +226,17 @@ class FleetProgram:
         for level, number in held.items():
             session.set_row(self.rows.level[level], number - 1e-6, numpy.inf)
         session.set_costs(self._opening_cost())
-        return _Ahead(session, self.column_of.copy(), self._opening_cost, beside.submit(session.solve))
+        return _Ahead(session, session.columns, self.column_of.copy(), self._opening_cost, beside.submit(session.solve))
 
     def _take_up(self, ahead: _Ahead | None) -> bool:
         """Begin the next solution near where the one ahead ended, if there is one. Was there?"""
         if ahead is None or ahead.solved.exception() is not None:
             return False
-        # Those of the other's columns that are patterns are the first that there are.
+        # Patterns that were found since have no column there.
         columns = numpy.arange(self.session.columns)
-        columns[columns >= ahead.session.columns] = -1
-        known = self.column_of >= 0
-        columns[self.column_of[known]] = ahead.columns[known]
+        columns[ahead.known :] = -1
+        there = self.column_of >= 0
+        columns[self.column_of[there]] = ahead.columns[there]
         self.session.begin(ahead.session, columns)
         # What is held by now takes few steps from there with the same costs, and the stage's own costs take few steps then. Both at once
         # would take thousands: what is broken would be neither rows nor prices alone.
