@@ -22,8 +22,7 @@ def begin(problem: Problem, settled: Set[Key] = frozenset()) -> Draft:
     fleet = Fleet(problem)
     draft = Draft(problem, fleet, by_replica(problem.previous, fleet))
     keep_all(draft, settled)
-    if any(gpu.drain is not None for host in problem.hosts for gpu in host.gpus):
-        draft.leaving = {key: place for key, place in draft.placed.items() if must_leave(fleet, draft.needs[place.service], place)}
+    draft.leaving = {key: place for key, place in draft.placed.items() if must_leave(fleet, draft.needs[place.service], place)}
     draft.drained = frozenset(draft.leaving)
     for key in draft.leaving:
         del draft.placed[key]
@@ -45,13 +44,11 @@ def keep_all(draft: Draft, settled: Set[Key] = frozenset()) -> None:
     pushes them out; then by priority, those that count least against a quota first, so that as many stay as can where it was lowered; then
     by name. What a team has borrowed comes after what is everybody's own."""
     changed, needs = draft.problem.changed, draft.needs
-    wanted = [
-        (needs[service], replica)
-        for (service, replica), place in draft.before.items()
-        if service in needs
-        and replica <= needs[service].replicas
-        and not ((service, replica) in settled and _sits_down(draft, needs[service], place))
-    ]
+    asked = [(service, replica) for service, replica in draft.before if service in needs and replica <= needs[service].replicas]
+    for key in asked:
+        if key in settled:
+            _take_again(draft, key)
+    wanted = [(needs[service], replica) for service, replica in asked if (service, replica) not in draft.placed]
 
     def turn(each: tuple[Need, int]) -> tuple[object, ...]:
         need, replica = each
@@ -69,11 +66,13 @@ def keep_all(draft: Draft, settled: Set[Key] = frozenset()) -> None:
     part(draft)
 
 
-def _sits_down(draft: Draft, need: Need, place: Placement) -> bool:
-    """Take a place that is right; False where there is no such place."""
+def _take_again(draft: Draft, key: Key) -> None:
+    """The place that a replica had, if its host and GPUs are here."""
+    place = draft.before[key]
     host = draft.fleet.hosts.get(place.host)
     states = () if host is None or host.host.down else host.usable(place.gpus)
-    return bool(states) and draft.put(need, place, states, kept=True)
+    if states:
+        draft.put(draft.need_of(key), place, states, kept=True)
 
 
 def _counted(draft: Draft, need: Need, replica: int) -> int:
@@ -121,9 +120,9 @@ def keep(draft: Draft, need: Need, place: Placement, own: bool = False, kept: bo
         return False
     ports: Mapping[str, int] | str = dict(place.ports)
     if not need.adopted:
-        if any(state.gpu.drain is not None and state.gpu.drain.force for state in states):
-            return False
-        if not still_right(need, place, host, states, need.service in draft.problem.changed):
+        if not still_right(need, place, host, states, need.service in draft.problem.changed) or any(
+            drain.force for drain in drains(draft.fleet, place)
+        ):
             return False
         if draft.fleet.books.refusal(need.team, host.charge(need, place), own) is not None:
             return False
@@ -174,7 +173,9 @@ def _allowed(need: Need, place: Placement, state: GpuState) -> bool:
 def drains(fleet: Fleet, place: Placement) -> list[Drain]:
     """The drains of the GPUs of a place on a host of this run."""
     host = fleet.hosts.get(place.host)
-    return [] if host is None else [state.gpu.drain for state in host.usable(place.gpus) if state.gpu.drain is not None]
+    if host is None or not fleet.drained:
+        return []
+    return [state.gpu.drain for state in host.usable(place.gpus) if state.gpu.drain is not None]
 
 
 def must_leave(fleet: Fleet, need: Need, place: Placement) -> bool:

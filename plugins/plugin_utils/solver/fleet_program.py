@@ -169,26 +169,24 @@ class FleetProgram:
             # HiGHS works without Python's lock: what comes last is solved while what comes before it is.
             ahead = self._ahead(beside)
             for level in options.levels:
-                interior = self._begin(level, held)
-                reached = None
-                if level == options.levels[-1]:
-                    interior = not self._take_up(ahead) and interior
+                last = level == options.levels[-1]
+                interior = self._begin(level, held) and not (last and self._take_up(ahead))
                 cost = partial(self._served_cost, {level: 1.0})
                 outcome, slack = self._priced(cost, interior=interior)
                 self.parts = [Part(outcome.objective - slack, outcome.duals)]
                 levels[level] = self._level(held)
-                if level != options.levels[-1]:
-                    reached = reachable(self._relaxed(outcome, levels, held), level, held)
-                else:
+                if last:
                     ahead = self._fewest_ahead({**held, level: int(NEARLY_ALL * levels[level].bound)}, beside)
-                if reached is None or levels[level].bound > reached:  # Else all that the program promises is served.
+                else:
+                    reached = reachable(self._relaxed(outcome, levels, held), level, held)
+                if last or levels[level].bound > reached:  # Else all that the program promises is served.
                     self.parts = self.bounds.parts(outcome, slack, cost(), list(held), [])
                     levels[level] = self._level(held)
-                if reached is None:
+                if last:
                     outcome = self._inside(outcome.objective - slack, cost) or outcome
                     reached = reachable(self._relaxed(outcome, levels, held), level, held)
                 held[level] = reached
-                self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
+                self._hold(self.session, {level: reached})
             self._take_up(ahead)
         outcome = self._settled(held)
         price = max(0.0, float(outcome.duals[self.rows.level[options.levels[-1]]])) if options.levels else 0.0
@@ -214,8 +212,7 @@ class FleetProgram:
         session, known, columns = self.session.copy(), self.session.columns, numpy.full(len(self.options.klass), -1)
         for level in levels:
             mine = self._of_level(level)
-            most = self.options.most[mine].astype(float)
-            columns[mine] = session.add_columns(numpy.full(len(mine), -worth[level]), most, self.rows.entries(mine))
+            columns[mine] = self._columns(session, mine, -worth[level])
         return _Ahead(session, known, columns, partial(self._served_cost, worth), beside.submit(session.solve, interior=True))
 
     def _fewest_ahead(self, held: dict[int, int], beside: ThreadPoolExecutor) -> _Ahead | None:
@@ -223,8 +220,7 @@ class FleetProgram:
         if self.session.columns < MANY_NEW:
             return None
         session = self.session.copy()
-        for level, number in held.items():
-            session.set_row(self.rows.level[level], number - 1e-6, numpy.inf)
+        self._hold(session, held)
         session.set_costs(self._opening_cost())
         return _Ahead(session, session.columns, self.column_of.copy(), self._opening_cost, beside.submit(session.solve))
 
@@ -244,6 +240,11 @@ class FleetProgram:
         with contextlib.suppress(SolverError):
             self.session.solve()
         return True
+
+    def _hold(self, session: Session, held: Mapping[int, int]) -> None:
+        """No fewer of each priority than this, in this copy of the program."""
+        for level, number in held.items():
+            session.set_row(self.rows.level[level], number - 1e-6, numpy.inf)
 
     def _of_level(self, level: int) -> Ints:
         """The options of a priority."""
@@ -278,7 +279,7 @@ class FleetProgram:
                 for level in held:
                     served = self._priced(partial(self._served_cost, {level: 1.0}))[0]
                     held[level] = min(held[level], int(1e-6 - served.objective))
-                    self.session.set_row(self.rows.level[level], held[level] - 1e-6, numpy.inf)
+                    self._hold(self.session, {level: held[level]})
         return self._opened()[0]
 
     def _leave(self) -> None:
@@ -299,8 +300,7 @@ class FleetProgram:
         but for the last priority."""
         if not served:
             return Fewest({}, 0, ((0.0, 0.0),))
-        for level, number in served.items():
-            self.session.set_row(self.rows.level[level], number - 1e-6, numpy.inf)
+        self._hold(self.session, served)
         last = served[min(served)]
         # Branches of the last priority's stage that cannot serve so much hold no such plan.
         able = [part for part in self.parts if last <= 1e-6 - part.value]
@@ -439,9 +439,12 @@ class FleetProgram:
         """Columns for these options."""
         if not len(mine):
             return
-        most = self.options.most[mine].astype(float)
-        self.column_of[mine] = self.session.add_columns(numpy.zeros(len(mine)), most, self.rows.entries(mine))
+        self.column_of[mine] = self._columns(self.session, mine, 0.0)
         self.is_pattern = numpy.concatenate((self.is_pattern, numpy.zeros(len(mine), dtype=bool)))
+
+    def _columns(self, session: Session, mine: Ints, cost: float) -> Ints:
+        """Columns for these options in a copy of the program; their numbers."""
+        return session.add_columns(numpy.full(len(mine), cost), self.options.most[mine].astype(float), self.rows.entries(mine))
 
     def amount(self, outcome: Outcome) -> Floats:
         """Replicas by option in a solution."""
