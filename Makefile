@@ -57,7 +57,7 @@ help: ## list the targets
 # --- set-up ---------------------------------------------------------------------------------------------------------
 
 .PHONY: setup
-setup: $(RUN) $(COLLECTIONS) $(DEV) $(FLOOR) $(FLOOR_COLLECTIONS) ## virtual environments and collections, all inside the checkout
+setup: $(RUN) $(COLLECTIONS) $(DEV) $(FLOOR) $(FLOOR_COLLECTIONS) bytecode ## virtual environments and collections, all inside the checkout
 
 build/home:
 	@mkdir -p $@
@@ -122,6 +122,12 @@ $(FLOOR_COLLECTIONS): requirements/collections-floor.txt galaxy.yml tests/tools/
 # community.general has the connection into a root; the product does not need it.
 $(CHROOT_COLLECTIONS): requirements/collections.txt galaxy.yml tests/tools/fetch_collections.py | $(RUN)
 	$(call collections,$<,$(@D),../../../../..,--also community.general)
+
+# Python writes it itself when it first loads a module, unless PYTHONDONTWRITEBYTECODE forbids it: then each process that plans would
+# compile everything anew, for longer than many a plan takes.
+.PHONY: bytecode
+bytecode: $(RUN)
+	@$(PY) -m compileall -q plugins tests/bench tests/unit
 
 # --- the simulated fleet --------------------------------------------------------------------------------------------
 
@@ -199,7 +205,7 @@ mutation: $(DEV) $(COLLECTIONS) simulator ## mutants of MIG, geometry and the pl
 	@$(PY) tests/tools/mutation.py --jobs $(JOBS)
 
 .PHONY: bench
-bench: $(RUN) $(COLLECTIONS) simulator ## the planner, the compatibility gate, gpu_info and a no-op mig, each beside a baseline, into build/bench; QUICK=--quick
+bench: $(RUN) $(COLLECTIONS) simulator bytecode ## the planner, the compatibility gate, gpu_info and a no-op mig, each beside a baseline, into build/bench; QUICK=--quick
 	@$(PY) tests/bench/planner/run.py $(QUICK)
 	@$(PY) tests/bench/gate.py
 	@$(PY) tests/bench/bench.py
