@@ -76,16 +76,13 @@ def _decided(problem: Problem) -> tuple[Draft, _Missing, Proof | None]:
     """One by one, then all who wait together; of both the plan that is worth more."""
     draft = begin(problem)
     if draft.kept or draft.leaving or _is_small(problem):
-        draft, missing = _one_by_one(draft)
-        better, proof = _together(problem, draft, missing)
-        return (*(better or (draft, missing)), proof)
+        best, proof = _together(problem, *_one_by_one(draft))
+        return (*best, proof)
     # On a large fleet where nobody serves yet the plan for all together is nearly always the one that stands: nobody makes room before.
-    missing = _Queue(draft, {}).run(asking=False)
-    better, proof = _together(problem, draft, missing)
-    if better is None and missing:
-        missing = _Queue(draft, {}).run()
-        better, proof = _together(problem, draft, missing)
-    return (*(better or (draft, missing)), proof)
+    best, proof = _together(problem, draft, None)
+    if best[0] is draft and best[1]:
+        best, proof = _together(problem, draft, _Queue(draft, {}).run())
+    return (*best, proof)
 
 
 def _is_small(problem: Problem) -> bool:
@@ -119,21 +116,24 @@ def _solution(draft: Draft, missing: _Missing, words: bool, proof: Proof | None 
     )
 
 
-def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[_Plan | None, Proof | None]:
-    """(A draft that serves more than ``draft`` does, or None; what is proven of the one that stands).
+def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple[_Plan, Proof | None]:
+    """(The plan that is worth more: ``draft``, or one that serves more than it does; what is proven of it).
 
     One by one is how people would do it, and it may leave somebody over who could have been served if all had been looked at together. On a
     fleet where nobody has a place yet it may also open more GPUs than it must; where somebody has, nothing is turned round for that.
+
+    ``missing``: who has no place in ``draft``; None where nobody was given one yet. That is done only if all may have a place, or if there
+    is no other plan.
     """
     # numpy and HiGHS take a quarter of a second to load, and most processes that know this module never plan.
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program, together
 
-    fresh = not missing and not draft.kept and not draft.leaving
-    if not missing and not fresh:
-        return None, Proof()
+    if missing == [] and (draft.kept or draft.leaving):
+        return (draft, missing), Proof()
     start = begin(problem)
     if start.leaving:  # what they hold they may give back, and how much that is depends on where they go
-        return None, Proof(unproven="who leaves a drained GPU or host gives back what others may take, and the solver does not know of it")
+        words = "who leaves a drained GPU or host gives back what others may take, and the solver does not know of it"
+        return (draft, missing or []), Proof(unproven=words)
     waiting = [
         (need, replica)
         for need in sorted(start.needs.values(), key=lambda each: each.service)
@@ -143,8 +143,21 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[_Plan 
     # Where somebody serves already on a large fleet, who has a place one by one has one in any case: what a change brings can then be told
     # without a plan for all together.
     must = {key for key in draft.placed if key not in start.placed} if draft.kept and not _is_small(problem) else set()
-    best = draft, missing
-    found = together.plan_together(start.fleet, waiting, _reached(waiting, draft), _opened(draft) if fresh else None, must)
+    if missing is not None and must and draft.displaced:
+        words = "some have the place of others who gave way, and for the solver whoever serves stays where it is"
+        return (draft, missing), Proof(unproven=words)
+    one_by_one = None if missing is None else (draft, missing)
+
+    def others() -> tuple[Counter[int], int | None]:
+        """How many of each priority one by one serves, and with how many GPUs where it serves all and nobody did before."""
+        nonlocal one_by_one
+        one_by_one = one_by_one or (draft, _Queue(draft, {}).run(asking=False))
+        return _reached(waiting, draft), None if one_by_one[1] or draft.kept or draft.leaving else _opened(draft)
+
+    found = together.plan_together(start.fleet, waiting, *(others() if one_by_one else (None, None)), must, None, others)
+    if found is None or not found.better:
+        others()
+    best = one_by_one or (draft, waiting)
     if found is not None and found.better:
         best = _better(best, (start, _Queue(start, found.hints).run()), must)
         again = _without_what_failed(problem, waiting, best[0], found.most) if found.small and not draft.kept else None
@@ -153,9 +166,8 @@ def _together(problem: Problem, draft: Draft, missing: _Missing) -> tuple[_Plan 
     best, most = _exactly(problem, waiting, best, most, must)
     if most is None:
         why = "the fleet is too large for the solver, or it had no answer within its limits"
-        return None, Proof(unproven=why) if program.available() else None
-    proof = Proof(_open(_reached(waiting, best[0]), most), None if found is None else found.gpus, program.version())
-    return None if best[0] is draft else best, proof
+        return best, Proof(unproven=why) if program.available() else None
+    return best, Proof(_open(_reached(waiting, best[0]), most), None if found is None else found.gpus, program.version())
 
 
 def _exactly(

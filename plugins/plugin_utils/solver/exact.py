@@ -21,10 +21,11 @@ from functools import partial
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import apart, joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, Need, Placement
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, counted, share_charge, whole_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, share_charge, whole_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.exact_places import Board, Spot, places
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Key, Kind
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, SolverError, available
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.quota_rows import limit_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.together import Together, Waiting, acceptable, additions, kinds_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
@@ -141,7 +142,7 @@ class _Exact:
         for spot in self.spots:
             self._of_kind[id(spot.kind)].append(spot)
         self._rows_of_kinds()
-        self._rows_of_quotas()
+        limit_teams(self.program, self._fleet.books, self._charged())
         self.too_large = self.program.columns > most
 
     # GPUs
@@ -249,7 +250,7 @@ class _Exact:
         for what in _AMOUNTS:
             free = getattr(host.free, what)
             if free is not None:
-                self._at_most(max(0, free), ((spot.column, getattr(spot.kind.need.resources, what) or 0) for spot in spots))
+                self.program.at_most(max(0, free), ((spot.column, getattr(spot.kind.need.resources, what) or 0) for spot in spots))
         asked: dict[int, _Takes] = defaultdict(list)
         any_: _Takes = []
         for spot in spots:
@@ -259,13 +260,13 @@ class _Exact:
                 else:
                     asked[port].append((spot.column, 1))
         for port, takes in sorted(asked.items()):
-            self._at_most(float(host.port_refusal(port, "") is None), takes)
+            self.program.at_most(float(host.port_refusal(port, "") is None), takes)
         had, asked_for = self._had[host.host.name], self._fleet.asked
         free = [
             port for port in host.host.ports
             if port not in host.ports and (port in had or (port not in asked_for and port not in host.host.listening))
         ]  # fmt: skip
-        self._at_most(len(free), any_)
+        self.program.at_most(len(free), any_)
 
     def _rows_of_rules(self, host: HostState, spots: Sequence[Spot]) -> None:
         """How many of a service a host or a GPU may have, who is never beside whom, and who only beside others."""
@@ -278,23 +279,23 @@ class _Exact:
                 on_gpu[spot.kind.need.service, state.gpu.uuid].append((spot.column, 1))
         for service, need in sorted(needs.items()):
             if need.rules.max_per_host is not None:
-                self._at_most(need.rules.max_per_host - host.replicas.get(service, 0), there[service])
+                self.program.at_most(need.rules.max_per_host - host.replicas.get(service, 0), there[service])
             if need.rules.together and not any(host.replicas.get(other, 0) > 0 for other in need.rules.together):
                 beside = [column for other in need.rules.together for column, _one in there.get(other, ())]
-                self._at_most(0, [*there[service], *((column, -need.replicas) for column in beside)])
+                self.program.at_most(0, [*there[service], *((column, -need.replicas) for column in beside)])
             for other in self._fleet.rulebook.apart(need):
                 if service < other and other in there:
                     self._not_both((there[service], need.replicas), (there[other], needs[other].replicas))
         for (service, uuid), takes in sorted(on_gpu.items()):
             most = needs[service].rules.max_per_gpu
             if most is not None:
-                self._at_most(most - host.by_uuid[uuid].replicas.get(service, 0), takes)
+                self.program.at_most(most - host.by_uuid[uuid].replicas.get(service, 0), takes)
 
     def _not_both(self, one: tuple[_Takes, int], other: tuple[_Takes, int]) -> None:
         """Either some of the one or some of the other; ``one``: its columns, and their most."""
         which = self.program.add_column(1, whole=True)
-        self._at_most(0, [*one[0], (which, -one[1])])
-        self._at_most(other[1], [*other[0], (which, other[1])])
+        self.program.at_most(0, [*one[0], (which, -one[1])])
+        self.program.at_most(other[1], [*other[0], (which, other[1])])
 
     def _crowds(self, host: HostState, spots: Sequence[Spot]) -> None:
         """Pairs of replicas that are together although their service wishes them apart: the second makes one, the third two more."""
@@ -348,37 +349,6 @@ class _Exact:
             found[need.team].append((spot.column, charge))
         return found
 
-    def _rows_of_quotas(self) -> None:
-        charged = self._charged()
-
-        def takes(team: str, key: t.Any) -> Iterator[tuple[int, float]]:
-            return ((column, counted(charge, key)) for column, charge in charged.get(team, ()))
-
-        for teams, key, room in self._fleet.books.ceilings():
-            self._at_most(max(0, room), [each for team in sorted(teams) for each in takes(team, key)])
-        for key, members in self._fleet.books.loans():
-            # What teams have beyond their own limits is at most what others leave of theirs.
-            balance: _Takes = []
-            for team, room, borrows, lends in members:
-                own = list(takes(team, key))
-                if borrows:
-                    beyond = self.program.add_column()
-                    own.append((beyond, -1))
-                    balance.append((beyond, 1))
-                if lends:
-                    left = self.program.add_column()
-                    own.append((left, 1))
-                    balance.append((left, -1))
-                self._at_most(room if borrows else max(0, room), own)
-            self._at_most(0, balance)
-
-    def _at_most(self, upper: float, takes: Iterable[tuple[int, float]]) -> None:
-        entries = [(column, much) for column, much in takes if much]
-        if entries:
-            row = self.program.add_row(upper=upper)
-            for column, much in entries:
-                self.program.add_entry(row, column, much)
-
     # Solving
 
     def solved(self, there: Mapping[Key, Placement], proven: bool, all_of_it: bool) -> Together:
@@ -399,7 +369,7 @@ class _Exact:
                 better |= served > reached[priority]
                 if served < most[priority] and not small:
                     break
-            self._at_most(-served, columns)
+            self.program.at_most(-served, columns)
         if not (better or (all_of_it and small)):
             return Together({}, most, None, better=False, small=False)
         found = self._aims(found) if small else found
@@ -419,7 +389,7 @@ class _Exact:
             costs = _added(aims.pop(0))
             if len(found) < self.program.columns or _sum(costs, found) > _BLUR:
                 found = _solution(self._best(costs.items(), found))
-            self._at_most(round(_sum(costs, found)), costs.items())
+            self.program.at_most(round(_sum(costs, found)), costs.items())
         if aims or len(found) < self.program.columns:
             # All at once, and about: whole plans are compared afterwards, and the better one stands.
             weighed = [(column, much * (len(aims) - turn)) for turn, aim in enumerate(aims) for column, much in aim]

@@ -10,7 +10,7 @@ equal solutions on any machine. Without ``highspy`` (no wheel for a controller) 
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 if t.TYPE_CHECKING:
@@ -134,6 +134,13 @@ class Program:
     def add_entry(self, row: int, column: int, value: float) -> None:
         """One more entry."""
         self._single.append((row, column, value))
+
+    def at_most(self, upper: float, takes: Iterable[tuple[int, float]]) -> None:
+        """One more row: what columns take, each (its number, how much), is at most ``upper``. No row where nothing is taken."""
+        entries = [(column, much) for column, much in takes if much]
+        if entries:
+            row = self.add_row(upper=upper)
+            self._single += [(row, column, much) for column, much in entries]
 
     def add_entries(self, rows: t.Any, columns: t.Any, values: t.Any = 1.0) -> None:
         """``values`` where ``rows`` and ``columns`` meet; the three are broadcast against each other."""

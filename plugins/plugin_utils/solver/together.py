@@ -14,14 +14,14 @@ import math
 import typing as t
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import most_sets, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, Slices
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, TIME_SLICE, Hint, Need, Sharing
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, counted, share_charge, whole_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, share_charge, whole_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import (
     Counts,
     Group,
@@ -42,6 +42,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import
     available,
     numpy,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.quota_rows import limit_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
 
 if t.TYPE_CHECKING:
@@ -59,6 +60,8 @@ _BLUR = 1e-6
 # What one more replica is worth in those of the next lower priority, where whole numbers are looked for.
 _STEP = 30.0
 _WORK = Limits(absolute=0.99, nodes=20, iterations=200_000)
+# As much for a program that is not small, which is not begun anew once much of it is decided: that takes as long again, and finds no more.
+_LARGE = replace(_WORK, once=bool(int(__import__("os").environ.get("ONCE", "1"))))
 
 
 @dataclass(frozen=True)
@@ -78,23 +81,25 @@ class Together:
 def plan_together(
     fleet: Fleet,
     waiting: Waiting,
-    reached: Mapping[int, int],
+    reached: Mapping[int, int] | None,
     opened: int | None = None,
     must: Collection[Key] = (),
     ceiling: Mapping[int, int] | None = None,
+    others: Callable[[], tuple[Mapping[int, int], int | None]] | None = None,
 ) -> Together | None:
     """The program for those who wait, on a fleet on which nobody of them has a place yet.
 
     ``reached``: priority -> how many of them have been served already by other means; only more than that is of interest. ``opened``: how
     many GPUs that took, where fewer are of interest too. ``must``: those who have to be served in any case. ``ceiling``: priority -> no
-    more of it are to be served, because more were tried in vain; ``most`` is no bound then.
+    more of it are to be served, because more were tried in vain; ``most`` is no bound then. ``others``: instead of ``reached`` and
+    ``opened``, asked for them only if all can be served.
     None where the solver is not there, the fleet is too large for it, or HiGHS has no answer within its limits.
     """
     if not available() or not waiting:
         return None
     try:
         model = _Model(fleet, waiting, frozenset(must))
-        return model.solved(reached, opened, ceiling or {}) if model.program.columns <= MOST_COLUMNS else None
+        return model.solved(reached, opened, ceiling or {}, others) if model.program.columns <= MOST_COLUMNS else None
     except (SolverError, FleetError):  # the second: a board on which something stands that its geometry does not know
         return None
 
@@ -115,8 +120,8 @@ class _Model:
         self._books = fleet.books
         self._must = must
         self.kinds = kinds_of(waiting, fleet, must)
-        # Of each column what it counts against a quota: (team, (board, what, amount)).
-        self._charges: list[tuple[int, str, Charge]] = []
+        # By team, each column and what it counts against a quota: (board, what, amount).
+        self._charged: dict[str, list[tuple[int, Charge]]] = defaultdict(list)
         self.opened: list[int] = []
         asked = {(kind.need.environment, kind.need.data_class): kind.need for kind in self.kinds}
         up = [host for host in fleet.hosts.values() if not host.host.down]
@@ -132,7 +137,7 @@ class _Model:
                 for group in each.groups:
                     self._kind_on(kind, group, each)
             self._rows_of_hosts(each)
-        self._rows_of_quotas()
+        self.loans = limit_teams(self.program, fleet.books, self._charged)
         self.levels = self._rows_of_levels()
 
     def _rows_of_gpus(self, number: int, group: Group) -> None:
@@ -267,7 +272,7 @@ class _Model:
         column = self.program.add_column(len(kind.members) if most is None else min(most, len(kind.members)), whole=True)
         kind.columns.append((column, group, profile))
         if self._books.limited(kind.need.team):
-            self._charges.append((column, kind.need.team, charge))
+            self._charged[kind.need.team].append((column, charge))
         for row, much in takes.items():
             if much:
                 self.program.add_entry(row, column, much)
@@ -280,7 +285,7 @@ class _Model:
             free = [getattr(host.free, what) for host in hosts.hosts]
             takes = [(column, getattr(need.resources, what) or 0) for column, need in entries]
             if None not in free and any(much for _column, much in takes):
-                self._at_most(sum(max(0, each) for each in free), takes)
+                self.program.at_most(sum(max(0, each) for each in free), takes)
         ports: dict[int, list[tuple[int, float]]] = defaultdict(list)
         limited: dict[str, list[tuple[int, float]]] = defaultdict(list)
         room: dict[str, int] = {}
@@ -294,24 +299,9 @@ class _Model:
                     room[need.service] = sum(max(0, limit - host.replicas.get(need.service, 0)) for host in hosts.hosts)
                 limited[need.service].append((column, 1))
         for number, takes in sorted(ports.items()):
-            self._at_most(sum(host.port_refusal(number, "") is None for host in hosts.hosts), takes)
+            self.program.at_most(sum(host.port_refusal(number, "") is None for host in hosts.hosts), takes)
         for service, takes in sorted(limited.items()):
-            self._at_most(room[service], takes)
-
-    def _rows_of_quotas(self) -> None:
-        """What teams may have in any case; that one team may borrow what another leaves is more, and is not in the program."""
-        of_team: dict[str, list[tuple[int, Charge]]] = defaultdict(list)
-        for column, team, charge in self._charges:
-            of_team[team].append((column, charge))
-        for teams, key, room in self._books.ceilings():
-            takes = [(column, counted(charge, key)) for team in sorted(teams) for column, charge in of_team[team]]
-            self._at_most(max(0, room), sorted(takes))
-
-    def _at_most(self, upper: float, takes: Iterable[tuple[int, float]]) -> None:
-        row = self.program.add_row(upper=upper)
-        for column, much in takes:
-            if much:
-                self.program.add_entry(row, column, much)
+            self.program.at_most(room[service], takes)
 
     def _rows_of_levels(self) -> dict[int, _Level]:
         """Nobody has two places; and for each priority, the highest first, a row that counts who is served."""
@@ -328,18 +318,25 @@ class _Model:
             levels[priority] = _Level(columns, row, sum(len(kind.members) for kind in kinds))
         return levels
 
-    def solved(self, reached: Mapping[int, int], opened: int | None, ceiling: Mapping[int, int]) -> Together:
+    def solved(
+        self,
+        reached: Mapping[int, int] | None,
+        opened: int | None,
+        ceiling: Mapping[int, int],
+        others: Callable[[], tuple[Mapping[int, int], int | None]] | None,
+    ) -> Together:
         """Bounds from linear programs, one for each priority; then, where they leave hope, whole numbers out of what those use."""
         session = Session(self.program, _WORK)
         most: dict[int, int] = {}
-        used = numpy.zeros(self.program.columns, dtype=bool)
-        used[[column for group in self.groups for column in group.columns()]] = True
+        ways = numpy.zeros(self.program.columns, dtype=bool)
+        ways[[*self.loans, *(column for group in self.groups for column in group.columns())]] = True
+        used = ways.copy()
         for priority, level in self.levels.items():
-            most[priority] = reached.get(priority, 0)
+            most[priority] = (reached or {}).get(priority, 0)
             everybody = min(level.everybody, ceiling.get(priority, level.everybody))
             if everybody < level.everybody:
                 session.set_row(level.row, 0.0, everybody)
-                self._at_most(everybody, [(column, 1.0) for column in level.columns])
+                self.program.at_most(everybody, [(column, 1.0) for column in level.columns])
             if most[priority] < everybody:
                 session.set_costs(self._cost(dict.fromkeys(level.columns, -1.0)))
                 found = session.solve()
@@ -347,12 +344,14 @@ class _Model:
                 used |= found.values > _BLUR
             session.set_row(level.row, most[priority], everybody)
         gpus: int | None = None
-        hope = any(most[priority] > reached.get(priority, 0) for priority in most)
+        if reached is None and others is not None and all(most[priority] >= level.everybody for priority, level in self.levels.items()):
+            reached, opened = others()
+        hope = any(most[priority] > (reached or {}).get(priority, 0) for priority in most)
         if opened is not None and not hope:
             session.set_costs(self._cost(dict.fromkeys(self.opened, 1.0)))
             found = session.solve()
             gpus, hope = math.ceil(found.objective - _BLUR), found.objective < opened - 1 + _BLUR
-            used |= found.values > _BLUR
+            used = ways | (found.values > _BLUR)
         hints = self._hints(self._chosen(used, gpus is not None)) if hope else {}
         return Together(hints, most, gpus, bool(hints), self.program.columns <= SMALL)
 
@@ -368,11 +367,11 @@ class _Model:
         """
         if few:
             for level in self.levels.values():
-                self._at_most(-level.everybody, [(column, -1.0) for column in level.columns])
+                self.program.at_most(-level.everybody, [(column, -1.0) for column in level.columns])
         worth = {column: -(_STEP**turn) for turn, level in enumerate(reversed(self.levels.values())) for column in level.columns}
         self.program.set_cost(dict.fromkeys(self.opened, 1.0) if few else worth)
         try:
-            return self.program.solve(_WORK, fixed=(numpy.flatnonzero(~used), 0.0))
+            return self.program.solve(_WORK if self.program.columns <= SMALL else _LARGE, fixed=(numpy.flatnonzero(~used), 0.0))
         except SolverError:
             return None
 
