@@ -99,6 +99,10 @@ def propose(
     return [found[(each.service, each.replica)] for each in solution.unplaced]
 
 
+# Who has a place where a change is made at once, and the names of those who have none any more.
+_Early = tuple[set[Key], set[str]] | None
+
+
 class _First(t.NamedTuple):
     """The first changes of a service that were found: whom they serve, what was in the way, and of what kind of option the first is."""
 
@@ -152,7 +156,7 @@ class Search(Trials):
         self.movers: list[str] = []
         # By edits: who has a place in the whole fleet after them, this plan being carried out before; by change: who has, if it is not.
         self.whole: dict[tuple[Edit, ...], set[Key] | None] = {}
-        self.early: dict[tuple[t.Any, ...], set[Key] | None] = {}
+        self.early: dict[tuple[t.Any, ...], _Early] = {}
         # Changes that hold only once this plan is carried out: for whom there is no other.
         self.later: dict[Key, Change] = {}
         # By change, environment and priority: who has a place after it, and of them who had to leave another one.
@@ -390,6 +394,15 @@ class Search(Trials):
 
         Where less runs already, others may be served in their place. True where there is too much to do to find out.
         """
+        return self._is_early(change, self._early(change), wanted)
+
+    def holding(self, change: Change, keys: Iterable[Key]) -> list[Key]:
+        """Those of the keys for whom a change :meth:`holds`, each by itself, in order."""
+        early = self._early(change)
+        return [key for key in sorted(keys) if self._is_early(change, early, {key})]
+
+    def _early(self, change: Change) -> _Early:
+        """Who is served where a change is made at once, and who loses a place by it; None where there is too much to do to find out."""
         name = _name(change)
         if name not in self.early:
             problem = edited(self.given, change.edits)
@@ -397,10 +410,13 @@ class Search(Trials):
             work = ONE_PLAN + (waiting_in(problem) * sum(len(host.gpus) for host in problem.hosts)) ** 2 // 100
             able = self.given.previous != self.now.previous and work <= self.proving_at_once
             self.proving_at_once -= work if able else 0
-            self.early[name] = {(place.service, place.replica) for place in make_plan(problem).placements} if able else None
-        then = self.early[name]
-        lost = {f"{service}-{number}" for service, number in self.placed - then} if then is not None else set()
-        if then is None or (wanted <= then and lost <= set(change.lost)):
+            then = {(place.service, place.replica) for place in make_plan(problem).placements} if able else set()
+            self.early[name] = (then, {f"{service}-{number}" for service, number in self.placed - then}) if able else None
+        return self.early[name]
+
+    def _is_early(self, change: Change, early: _Early, wanted: Set[Key]) -> bool:
+        """As :meth:`holds`."""
+        if early is None or (wanted <= early[0] and early[1] <= set(change.lost)):
             return True
         for key in wanted:
             self.later.setdefault(key, change)
@@ -489,7 +505,7 @@ class Search(Trials):
         # Others may take these hosts, too: whom they serve is seen in the whole fleet.
         now = self._placed_with(best[0].edits)
         served = {number for number in replicas if now is not None and self.placed <= now and (need.service, number) in now}
-        early = {number for number in served if self.holds(best[0], {(need.service, number)})}
+        early = {number for _service, number in self.holding(best[0], ((need.service, number) for number in served))}
         return (best[0], early) if early else (None, set())
 
     def _placed_with(self, edits: tuple[Edit, ...]) -> set[Key] | None:

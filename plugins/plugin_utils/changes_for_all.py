@@ -66,7 +66,7 @@ def by_quotas(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, C
         places = search.after(edited(search.now, option.edits))
         if search.placed <= places:
             change = change_of(option)
-            yield from ((key, change) for key in sorted(teams[team] & places) if search.holds(change, {key}))
+            yield from ((key, change) for key in search.holding(change, teams[team] & places))
     search.aside = frozenset()
 
 
@@ -145,11 +145,9 @@ def _told(
             part = part if mine | search.placed <= then else known
         added, edits = ([f"add {_words(part)}"], (*raised, _more(part))) if part else ([], (*raised,))
         kind = "hosts" if part else "quota"
-        for key in sorted(mine):
-            words = [*_raise_words(grown, search.scene.needs[key[0]].team), *added]
-            change = Change(kind, COSTS[kind] + len(part), "; and ".join(words), edits)
-            if search.holds(change, {key}):
-                yield key, change
+        for team in sorted({search.scene.needs[service].team for service, _number in mine}):
+            change = Change(kind, COSTS[kind] + len(part), "; and ".join([*_raise_words(grown, team), *added]), edits)
+            yield from ((key, change) for key in search.holding(change, (key for key in mine if search.scene.needs[key[0]].team == team)))
 
 
 def _known_hosts(search: Search, kinds: Iterable[_Kind], times: int) -> _Hosts:

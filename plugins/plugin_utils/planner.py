@@ -126,7 +126,7 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
     is no other plan.
     """
     # numpy and HiGHS take a quarter of a second to load, and most processes that know this module never plan.
-    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program, together
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import together
 
     if missing == [] and (draft.kept or draft.leaving):
         return (draft, missing), Proof()
@@ -143,9 +143,10 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
     # Where somebody serves already on a large fleet, who has a place one by one has one in any case: what a change brings can then be told
     # without a plan for all together.
     must = {key for key in draft.placed if key not in start.placed} if draft.kept and not _is_small(problem) else set()
-    if missing is not None and must and draft.displaced:
-        words = "some have the place of others who gave way, and for the solver whoever serves stays where it is"
-        return (draft, missing), Proof(unproven=words)
+    if missing and must and draft.displaced:
+        # Who gave way for them is still there at the start: only what is left over can be looked at.
+        most = together.most_served(draft.fleet, [each for each in missing if not each[0].adopted])
+        return (draft, missing), _proof({}, most)
     one_by_one = None if missing is None else (draft, missing)
 
     def others() -> tuple[Counter[int], int | None]:
@@ -164,10 +165,17 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
         best = best if again is None else _better(best, again, must)
     most = None if found is None else found.most
     best, most = _exactly(problem, waiting, best, most, must)
+    return best, _proof(_reached(waiting, best[0]), most, None if found is None else found.gpus)
+
+
+def _proof(reached: Mapping[int, int], most: Mapping[int, int] | None, gpus: int | None = None) -> Proof | None:
+    """What the solver proves of a plan, ``gpus`` the fewest that it may open; None without a solver."""
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program
+
     if most is None:
         why = "the fleet is too large for the solver, or it had no answer within its limits"
-        return best, Proof(unproven=why) if program.available() else None
-    return best, Proof(_open(_reached(waiting, best[0]), most), None if found is None else found.gpus, program.version())
+        return Proof(unproven=why) if program.available() else None
+    return Proof(_open(reached, most), gpus, program.version())
 
 
 def _exactly(

@@ -9,6 +9,7 @@ Nothing here is promised: whether a change helps is found out by planning with i
 from __future__ import annotations
 
 import typing as t
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -61,9 +62,10 @@ class Scene:
         self.looked = 0
         self._likely = LikelyHosts(self.fleet, self.needs)
         self._ways: dict[t.Any, tuple[Slice, ...] | None] = {}
-        self._room_blockers: dict[t.Any, tuple[Blocker, ...]] = {}
-        self._host_blockers: dict[t.Any, list[tuple[Blocker, ...]]] = {}
-        self._gpu_blockers: dict[t.Any, tuple[tuple[Blocker, ...] | None, ...]] = {}
+        # What is in the way, by what is asked for and by host: a need takes long to find among others, and is looked for once.
+        self._room_blockers: dict[t.Any, dict[str, tuple[Blocker, ...]]] = defaultdict(dict)
+        self._host_blockers: dict[Need, dict[str, list[tuple[Blocker, ...]]]] = defaultdict(dict)
+        self._gpu_blockers: dict[Need, dict[str, tuple[tuple[Blocker, ...] | None, ...]]] = defaultdict(dict)
 
     def occupy(self, place: Placement) -> None:
         """Book a place, as the plan has it."""
@@ -93,9 +95,16 @@ class Scene:
         """The hosts of the environment that something could make right, the cheapest first; of very many, those with most free."""
         found = []
         bare = self._bare(need)
+        own = name if need.service in self.names_of else SELF
+        of_gpus, room = self._host_blockers[bare], self._room_blockers[need.resources, need.ports, own, need.service]
         for host in self._likely.of(need):
-            for gpus in self._on_gpus(host, bare):
-                found.append(Spot(host.host.name, (*gpus, *self._on_host(host, need, name))))
+            there = host.host.name
+            if there not in of_gpus:
+                of_gpus[there] = self._of_gpus(host, bare)
+            if of_gpus[there] and there not in room:
+                room[there] = tuple(room_blockers(host, need, name, self.fleet.asked))
+            for gpus in of_gpus[there]:
+                found.append(Spot(there, (*gpus, *room[there], *self._on_host(host, need))))
         return sorted(found, key=lambda spot: spot.rank)
 
     def everywhere(self, need: Need, cause: str) -> Option | None:
@@ -121,13 +130,6 @@ class Scene:
         rules = Rules(max_per_gpu=need.rules.max_per_gpu)
         replicas = 1 if rules.max_per_gpu is None else need.replicas
         return replace(need, service=service, replicas=replicas, resources=Resources(), ports=(), team="", rules=rules, data_class="")
-
-    def _on_gpus(self, host: HostState, bare: Need) -> Sequence[tuple[Blocker, ...]]:
-        """As :meth:`_of_gpus`, remembered."""
-        key = (host.host.name, bare)
-        if key not in self._host_blockers:
-            self._host_blockers[key] = self._of_gpus(host, bare)
-        return self._host_blockers[key]
 
     def _of_gpus(self, host: HostState, need: Need) -> list[tuple[Blocker, ...]]:
         """The blockers of the cheapest GPUs of the host that could be made right, together; nothing where there are not enough of them.
@@ -201,17 +203,14 @@ class Scene:
 
     def _all_gpus(self, host: HostState, bare: Need) -> tuple[tuple[Blocker, ...] | None, ...]:
         """What is in the way on each GPU."""
-        key = (host.host.name, bare)
-        if key not in self._gpu_blockers:
-            self._gpu_blockers[key] = tuple(Look(self, bare, state).blockers() for state in host.gpus)
+        known = self._gpu_blockers[bare]
+        if host.host.name not in known:
+            known[host.host.name] = tuple(Look(self, bare, state).blockers() for state in host.gpus)
             self.looked += len(host.gpus)
-        return self._gpu_blockers[key]
+        return known[host.host.name]
 
-    def _on_host(self, host: HostState, need: Need, name: str) -> Iterator[Blocker]:
-        key = (host.host.name, need.resources, need.ports, SELF if need.service not in self.names_of else name, need.service)
-        if key not in self._room_blockers:
-            self._room_blockers[key] = tuple(room_blockers(host, need, name, self.fleet.asked))
-        yield from self._room_blockers[key]
+    def _on_host(self, host: HostState, need: Need) -> Iterator[Blocker]:
+        """What is in the way whatever its GPUs and its room are."""
         yield from data_blockers(host, need)
         yield from self._rule_blockers(host, need)
         yield from self._kept_blockers(host, need)
@@ -271,11 +270,13 @@ class Scene:
         key = (id(cutter), state.fixed, tuple(sorted(state.owners.items())), names, below)
         if key not in self._ways:
             found = []
+            # Of each slice that somebody has: how hard it is to ask, when the lease ends, the priority.
+            had = {one: (self.hard_to_ask(name), self.leases.get(name, ""), self.priority(name)) for one, name in state.owners.items()}
             for start, profile, gone, memory in cutter.ways(state.fixed, names):
-                if all(one in state.owners for one in gone):
-                    asked = sum(self.hard_to_ask(state.owners[one]) for one in gone)
-                    ends = max(self.leases.get(state.owners[one], "") for one in gone) if gone else ""
-                    highest = max((self.priority(state.owners[one]) for one in gone), default=0)
+                if all(one in had for one in gone):
+                    asked = sum(had[one][0] for one in gone)
+                    ends = max((had[one][1] for one in gone), default="")
+                    highest = max((had[one][2] for one in gone), default=0)
                     if highest < below:
                         found.append((asked, ends, len(gone), highest, memory, start, profile, gone))
             self._ways[key] = min(found)[-1] if found else None

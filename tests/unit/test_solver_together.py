@@ -13,10 +13,21 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import planner
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Limit, Need, Problem, Proof, Quota, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    Drain,
+    Limit,
+    Need,
+    Problem,
+    Proof,
+    Quota,
+    Resources,
+    Rules,
+    Workspace,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import NO_SOLVER, proof_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import exact, program, together
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import stand
@@ -280,3 +291,85 @@ def test_the_order_in_which_a_host_names_its_modes_changes_nothing() -> None:
         hosts[1] = replace(hosts[1], modes=("mig", "shared", "whole"))
         found.append(together._classes(list(Fleet(problem(hosts, ())).hosts.values()), []))
     assert [len(each) for each in found] == [1, 1]
+
+
+def lent(lend: bool) -> Problem:
+    """Two GPUs with room for fourteen of the smallest slices, of which claims has four as its own; cards has as many and asks for one."""
+    quotas = (
+        Quota("claims", (Limit("memory", 40 * GIB),), "company", borrow=True),
+        Quota("cards", (Limit("memory", 40 * GIB),), "company", lend=lend),
+    )
+    needs = (
+        need("ocr", memory_mib=9 * GIB, replicas=12, team="claims", priority=50),
+        need("speech", memory_mib=9 * GIB, team="cards", priority=90),
+    )
+    return replace(problem([host(gpu(0), gpu(1))], needs), quotas=quotas, workspaces=(Workspace("company"),))
+
+
+def everybody(given: Problem) -> list[tuple[Need, int]]:
+    return [(need, replica) for need in given.needs for replica in range(1, need.replicas + 1)]
+
+
+@pytest.mark.parametrize("lend", [False, True])
+def test_the_program_knows_what_teams_borrow_and_lend(lend: bool) -> None:
+    """A slice of 9 GiB counts 9.5 or 9.75 GiB: four are within a team's own 40, and three more are what cards lends beside its one."""
+    found = together.plan_together(begin(lent(lend)).fleet, everybody(lent(lend)), {})
+    assert found is not None
+    assert found.most == {90: 1, 50: 7 if lend else 4}
+    assert Counter(service for service, _replica in found.hints) == {"speech": 1, "ocr": 7 if lend else 4}
+    assert make_plan(lent(lend)).proof == Proof((), None, program.version())
+
+
+@pytest.mark.parametrize(("replicas", "asked"), [(14, 1), (15, 0)])
+def test_what_one_by_one_gives_is_asked_for_only_if_all_can_be_served(replicas: int, asked: int) -> None:
+    given = problem([host(gpu(0), gpu(1))], [need("ocr", memory_mib=9 * GIB, replicas=replicas)])
+    times: list[int] = []
+
+    def others() -> tuple[dict[int, int], int]:
+        times.append(1)
+        return {50: replicas}, 2
+
+    found = together.plan_together(begin(given).fleet, everybody(given), None, None, (), None, others)
+    assert found is not None
+    assert len(times) == asked
+    assert (found.most, found.gpus, found.better) == (({50: 14}, 2, False) if asked else ({50: 14}, None, True))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("services", [8, 24])
+def test_on_a_large_fresh_fleet_every_rule_holds_and_nobody_is_left_over_for_whom_there_is_a_place(
+    seed: int, services: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quotas = (
+        Quota("claims", (Limit("memory", 90 * GIB),), "company", borrow=True),
+        Quota("cards", (Limit("memory", 150 * GIB),), "company"),
+    )
+    given = crowd(seed, services=services, quotas=quotas, workspaces=(Workspace("company"),))
+    monkeypatch.setattr(planner, "SMALL", 0)
+    solution = make_plan(given)
+    assert planner_checker.complaints(given, solution) == []
+    assert make_plan(replace(given, previous=solution.placements)).placements == solution.placements
+    with monkeypatch.context() as patched:
+        patched.setattr(together, "plan_together", lambda *_arguments: None)
+        alone = make_plan(given)
+    assert planner_checker.complaints(given, alone) == []
+    assert len(solution.placements) >= len(alone.placements)
+
+
+@pytest.mark.parametrize(("free", "more"), [(False, ()), (True, ((10, 1),))])
+def test_where_somebody_gave_way_on_a_large_fleet_it_is_proven_of_who_is_left_over(
+    free: bool, more: tuple[tuple[int, int], ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody may be on one host with who came, which the program does not know: it sees a GPU that is free, if there is one."""
+    monkeypatch.setattr(planner, "SMALL", 0)
+    small = gpu(1, geometry=A30, board="a30", memory_mib=24 * GIB)
+    needs = [
+        need("aa", "exclusive", 40 * GIB, priority=10),
+        need("bb", "exclusive", 40 * GIB, priority=90),
+        need("cc", "exclusive", 20 * GIB, priority=10, rules=Rules(apart=("bb",))),
+    ]
+    before = (place("aa", "0", mode="whole"),)
+    solution = make_plan(replace(problem([host(gpu(0), *([small] if free else []))], needs, before), preemption=True))
+    assert [each.name for each in solution.placements] == ["bb-1"]
+    assert [each.way for each in solution.displaced] == ["preempted"]
+    assert solution.proof == Proof(more, None, program.version())

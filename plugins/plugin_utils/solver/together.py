@@ -49,6 +49,7 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Floats
 
 Waiting = Sequence[tuple[Need, int]]
+Answer = t.TypeVar("Answer")
 
 # More mixes of sharers of one GPU than these are not looked at one by one.
 MOST_MIXES = 1_500
@@ -95,11 +96,21 @@ def plan_together(
     ``opened``, asked for them only if all can be served.
     None where the solver is not there, the fleet is too large for it, or HiGHS has no answer within its limits.
     """
+    return _asked(fleet, waiting, must, lambda model: model.solved(reached, opened, ceiling or {}, others))
+
+
+def most_served(fleet: Fleet, waiting: Waiting) -> Mapping[int, int] | None:
+    """``most`` as :class:`Together` has it, of those who wait on a fleet as it is, and nothing else; None as above."""
+    return _asked(fleet, waiting, (), lambda model: model.bounds(Session(model.program, _WORK), {}, {})[0])
+
+
+def _asked(fleet: Fleet, waiting: Waiting, must: Collection[Key], question: Callable[[_Model], Answer]) -> Answer | None:
+    """What a program says, if there can be one and it has an answer."""
     if not available() or not waiting:
         return None
     try:
         model = _Model(fleet, waiting, frozenset(must))
-        return model.solved(reached, opened, ceiling or {}, others) if model.program.columns <= MOST_COLUMNS else None
+        return question(model) if model.program.columns <= MOST_COLUMNS else None
     except (SolverError, FleetError):  # the second: a board on which something stands that its geometry does not know
         return None
 
@@ -327,12 +338,26 @@ class _Model:
     ) -> Together:
         """Bounds from linear programs, one for each priority; then, where they leave hope, whole numbers out of what those use."""
         session = Session(self.program, _WORK)
+        most, used = self.bounds(session, reached or {}, ceiling)
+        gpus: int | None = None
+        if reached is None and others is not None and all(most[priority] >= level.everybody for priority, level in self.levels.items()):
+            reached, opened = others()
+        hope = any(most[priority] > (reached or {}).get(priority, 0) for priority in most)
+        if opened is not None and not hope:
+            session.set_costs(self._cost(dict.fromkeys(self.opened, 1.0)))
+            found = session.solve()
+            gpus, hope = math.ceil(found.objective - _BLUR), found.objective < opened - 1 + _BLUR
+            used = found.values > _BLUR
+        used[[*self.loans, *(column for group in self.groups for column in group.columns())]] = True
+        hints = self._hints(self._chosen(used, gpus is not None)) if hope else {}
+        return Together(hints, most, gpus, bool(hints), self.program.columns <= SMALL)
+
+    def bounds(self, session: Session, reached: Mapping[int, int], ceiling: Mapping[int, int]) -> tuple[dict[int, int], t.Any]:
+        """(``most`` as :class:`Together` has it; which columns the linear programs that say so use)."""
         most: dict[int, int] = {}
-        ways = numpy.zeros(self.program.columns, dtype=bool)
-        ways[[*self.loans, *(column for group in self.groups for column in group.columns())]] = True
-        used = ways.copy()
+        used = numpy.zeros(self.program.columns, dtype=bool)
         for priority, level in self.levels.items():
-            most[priority] = (reached or {}).get(priority, 0)
+            most[priority] = reached.get(priority, 0)
             everybody = min(level.everybody, ceiling.get(priority, level.everybody))
             if everybody < level.everybody:
                 session.set_row(level.row, 0.0, everybody)
@@ -343,17 +368,7 @@ class _Model:
                 most[priority] = _whole(-found.objective)
                 used |= found.values > _BLUR
             session.set_row(level.row, most[priority], everybody)
-        gpus: int | None = None
-        if reached is None and others is not None and all(most[priority] >= level.everybody for priority, level in self.levels.items()):
-            reached, opened = others()
-        hope = any(most[priority] > (reached or {}).get(priority, 0) for priority in most)
-        if opened is not None and not hope:
-            session.set_costs(self._cost(dict.fromkeys(self.opened, 1.0)))
-            found = session.solve()
-            gpus, hope = math.ceil(found.objective - _BLUR), found.objective < opened - 1 + _BLUR
-            used = ways | (found.values > _BLUR)
-        hints = self._hints(self._chosen(used, gpus is not None)) if hope else {}
-        return Together(hints, most, gpus, bool(hints), self.program.columns <= SMALL)
+        return most, used
 
     def _cost(self, cost: Mapping[int, float]) -> Floats:
         costs = numpy.zeros(self.program.columns)
