@@ -21,7 +21,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel, read_problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import _whole_patterns
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats, in_order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Program, Session
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import models
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100
@@ -492,3 +492,13 @@ def test_a_gpu_that_nobody_uses_goes_to_the_host_that_has_the_cpus_for_a_whole_o
     assert not filling.waiting.any()
     assert seats.held(3).tolist() == [0, 1]
     assert (seats.room.left >= 0).all()
+
+
+@pytest.mark.parametrize("most", [1, 9, 2**40])
+def test_rows_are_ordered_by_one_column_after_the_other_whether_one_number_holds_them_or_not(most: int) -> None:
+    chance = random.Random(most)
+    columns = [np.asarray([chance.randrange(most) for _row in range(200)]) for _column in range(3)]
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    assert [rows[one] for one in in_order(*columns).tolist()] == sorted(rows)
+    assert in_order(*(column % 2 for column in columns)).tolist() == np.lexsort([column % 2 for column in columns[::-1]]).tolist()
+    assert in_order(*(column[:0] for column in columns)).tolist() == []

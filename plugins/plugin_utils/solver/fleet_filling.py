@@ -47,12 +47,11 @@ class Filling:
         self.options, self.seats = options, seats
         self.waiting = options.replicas.copy()
         self.free_memory, self.free_worth = options.quota_memory.copy(), options.quota_worth.copy()
-        self._cost = {
-            (group, klass, shape): option
-            for option, (group, klass, shape) in enumerate(
-                zip(options.group.tolist(), options.klass.tolist(), options.shape.tolist(), strict=True)
-            )
-        }
+        # The options in the order of group, class and shape, and where each is.
+        self._shapes = int(options.shape.max(initial=0)) + 1
+        place = self._place_of(options.group, options.klass, options.shape)
+        self._by_place = numpy.argsort(place, kind="stable")
+        self._places = place[self._by_place]
         order = numpy.searchsorted(options.klass, numpy.arange(len(options.classes) + 1))
         self.options_of = [range(int(order[klass]), int(order[klass + 1])) for klass in range(len(options.classes))]
         self.swaps, self._swaps, self.moves, self.gatherings = MOST_SWAPS, dict[int, Swap](), MOST_MOVES, MOST_GATHERED
@@ -90,18 +89,26 @@ class Filling:
     def _count(self, seats: Seats, replicas: Ints, sign: int) -> None:
         """Note that these have a place (1), or have lost it (-1)."""
         klass = seats.klass[replicas]
-        numpy.add.at(self.waiting, klass, -sign)
-        options = numpy.asarray(
-            [self._cost[seats.number, one, shape] for one, shape in zip(klass.tolist(), seats.shape[replicas].tolist(), strict=True)],
-            dtype=numpy.int64,
-        )
+        self.waiting -= sign * numpy.bincount(klass, minlength=len(self.waiting))
+        options = self._options_of(seats, replicas)
         team = self.options.team[klass]
         mine = team >= 0
         team, options, level = team[mine], options[mine], self.options.priority[klass[mine]]
         for number, (free, cost) in enumerate(((self.free_memory, self.options.memory), (self.free_worth, self.options.worth))):
-            numpy.add.at(free, team, -sign * cost[options])
             for each, held in self._by_level.items():
-                numpy.add.at(held[number], team[level == each], sign * cost[options[level == each]])
+                here = level == each
+                taken = sign * numpy.bincount(team[here], weights=cost[options[here]], minlength=len(free))
+                free -= taken
+                held[number] += taken
+
+    def _place_of(self, group: t.Any, klass: Ints, shape: Ints) -> Ints:
+        """A number for each group, class and shape."""
+        return (group * len(self.options.classes) + klass) * self._shapes + shape
+
+    def _options_of(self, seats: Seats, replicas: Ints) -> Ints:
+        """The options at which replicas have their places."""
+        place = self._place_of(seats.number, seats.klass[replicas], seats.shape[replicas])
+        return self._by_place[numpy.searchsorted(self._places, place)]
 
     def _allowed(self, option: int, more: tuple[float, float] = (0.0, 0.0)) -> int:
         """How many more replicas at this option the quota allows, with ``more`` memory and worth than is free now."""
@@ -389,7 +396,7 @@ class Filling:
         for seats, one in self._below(team, level):
             if self._allowed(option, (freed[0], freed[1])):
                 break
-            cost = self._cost[seats.number, int(seats.klass[one]), int(seats.shape[one])]
+            cost = int(self._options_of(seats, numpy.asarray([one]))[0])
             freed[0] += float(self.options.memory[cost])
             freed[1] += float(self.options.worth[cost])
             gone.append((seats, [one]))
@@ -408,8 +415,8 @@ class Filling:
             for number, seats in enumerate(self.seats):
                 klass = seats.klass[: seats.size]
                 mine = seats.here[: seats.size] & (options.team[klass] == team) & (options.priority[klass] == under)
-                for one in numpy.flatnonzero(mine).tolist():
-                    cost = self._cost[number, int(klass[one]), int(seats.shape[one])]
+                ones = numpy.flatnonzero(mine)
+                for one, cost in zip(ones.tolist(), self._options_of(seats, ones).tolist(), strict=True):
                     found.append((-float(options.memory[cost]), -float(options.worth[cost]), number, one))
             for _memory, _worth, number, one in sorted(found):
                 yield self.seats[number], one

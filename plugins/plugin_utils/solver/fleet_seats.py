@@ -8,6 +8,7 @@ GPUs are numbered on their host. What a replica has is a mask of GPUs: one bit, 
 
 from __future__ import annotations
 
+import math
 import typing as t
 from functools import cached_property
 
@@ -26,6 +27,21 @@ if t.TYPE_CHECKING:
 
 # The number of slices of each profile on a GPU is one digit of its code.
 DIGIT = 16
+
+
+def in_order(*columns: Ints) -> Ints:
+    """Where the rows of these columns (whole numbers from 0) are in the order of the first, then of the second, and so on.
+
+    As :func:`numpy.lexsort`, but of hundreds of thousands of rows five times as quick: a single number says where each belongs, where it is
+    not too large.
+    """
+    most = [int(column.max(initial=0)) + 1 for column in columns]
+    if math.prod(most) > numpy.iinfo(numpy.int64).max:
+        return numpy.lexsort(columns[::-1])
+    place = numpy.zeros(len(columns[0]), dtype=numpy.int64)
+    for column, many in zip(columns, most, strict=True):
+        place = place * many + column
+    return numpy.argsort(place, kind="stable")
 
 
 class Codes:
@@ -207,7 +223,7 @@ class Seats:
         place = numpy.repeat(host * shapes + shape, many)
         gpu = numpy.repeat(gpu, many)
         key = dealt.host * shapes + dealt.shape
-        order = numpy.lexsort((dealt.klass, key))
+        order = in_order(key, dealt.klass)
         key = key[order]
         rank = numpy.arange(len(key)) - numpy.searchsorted(key, key)
         at = numpy.searchsorted(place, key) + rank

@@ -22,7 +22,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, FleetProblem, Row, check
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import Fewest, FleetProgram, Relaxed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Cut, cuts, reachable, rounded
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats, in_order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available, numpy, version
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.sharing_out import shared_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
@@ -190,7 +190,7 @@ def _rows(options: Options, seats: list[Seats]) -> list[Row]:
         return []
     parts = [_group_rows(one) for one in seats]
     klass, group, host, gpu, shape, start, replica = (numpy.concatenate(column) for column in zip(*parts, strict=True))
-    order = numpy.lexsort((gpu, replica, host, group, klass))
+    order = in_order(klass, group, host, replica, gpu)
     klass, group, host, gpu, shape, start, replica = (column[order] for column in (klass, group, host, gpu, shape, start, replica))
     # A new replica begins where any of class, group, host and number differs from the row before.
     fresh = numpy.ones(len(klass), dtype=bool)
@@ -227,7 +227,7 @@ def _group_rows(seats: Seats) -> tuple[t.Any, ...]:
     if len(mine):
         # The first of equal slices on a GPU gets the first start, and so on.
         place = (host[mine] * seats.group.gpus + gpu[mine]) * len(seats.board.shapes) + shape[mine]
-        order = numpy.lexsort((replica[mine], klass[mine], place))
+        order = in_order(place, klass[mine], replica[mine])
         mine, place = mine[order], place[order]
         rank = numpy.arange(len(mine)) - numpy.searchsorted(place, place)
         row = numpy.searchsorted(codes.legal, seats.room.code[host[mine], gpu[mine]])
