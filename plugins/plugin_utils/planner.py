@@ -155,7 +155,8 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
         one_by_one = one_by_one or (draft, _Queue(draft, {}).run(asking=False))
         return _reached(waiting, draft), None if one_by_one[1] or draft.kept or draft.leaving else _opened(draft)
 
-    found = together.plan_together(start.fleet, waiting, *(others() if one_by_one else (None, None)), must, None, others)
+    reached, opened = others() if one_by_one else (None, None)
+    found = together.plan_together(start.fleet, waiting, reached, opened, must, None, others)
     if found is None or not found.better:
         others()
     best = one_by_one or (draft, waiting)

@@ -103,12 +103,14 @@ class Filling:
 
     def _place_of(self, group: t.Any, klass: Ints, shape: Ints) -> Ints:
         """A number for each group, class and shape."""
-        return (group * len(self.options.classes) + klass) * self._shapes + shape
+        place: Ints = (group * len(self.options.classes) + klass) * self._shapes + shape
+        return place
 
     def _options_of(self, seats: Seats, replicas: Ints) -> Ints:
         """The options at which replicas have their places."""
         place = self._place_of(seats.number, seats.klass[replicas], seats.shape[replicas])
-        return self._by_place[numpy.searchsorted(self._places, place)]
+        found: Ints = self._by_place[numpy.searchsorted(self._places, place)]
+        return found
 
     def _allowed(self, option: int, more: tuple[float, float] = (0.0, 0.0)) -> int:
         """How many more replicas at this option the quota allows, with ``more`` memory and worth than is free now."""
