@@ -145,8 +145,8 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
     must = {key for key in draft.placed if key not in start.placed} if draft.kept and not _is_small(problem) else set()
     if missing and must and draft.displaced:
         # Who gave way for them is still there at the start: only what is left over can be looked at.
-        most = together.most_served(draft.fleet, [each for each in missing if not each[0].adopted])
-        return (draft, missing), _proof({}, most)
+        left = [each for each in missing if not each[0].adopted]
+        return (draft, missing), _proof({}, together.most_served(draft.fleet, left) if left else {})
     one_by_one = None if missing is None else (draft, missing)
 
     def others() -> tuple[Counter[int], int | None]:
@@ -173,9 +173,10 @@ def _proof(reached: Mapping[int, int], most: Mapping[int, int] | None, gpus: int
     """What the solver proves of a plan, ``gpus`` the fewest that it may open; None without a solver."""
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import program
 
+    if not program.available():
+        return None
     if most is None:
-        why = "the fleet is too large for the solver, or it had no answer within its limits"
-        return Proof(unproven=why) if program.available() else None
+        return Proof(unproven="the fleet is too large for the solver, or it had no answer within its limits")
     return Proof(_open(reached, most), gpus, program.version())
 
 

@@ -62,7 +62,7 @@ _BLUR = 1e-6
 _STEP = 30.0
 _WORK = Limits(absolute=0.99, nodes=20, iterations=200_000)
 # As much for a program that is not small, which is not begun anew once much of it is decided: that takes as long again, and finds no more.
-_LARGE = replace(_WORK, once=bool(int(__import__("os").environ.get("ONCE", "1"))))
+_LARGE = replace(_WORK, once=True)
 
 
 @dataclass(frozen=True)
