@@ -345,10 +345,16 @@ class Look:
     def _by(self, owners: tuple[str, ...]) -> Blocker | None:
         """None where nobody is there but replicas of its own that look for another place: what it holds, it may keep."""
         others = tuple(name for name in owners if name not in self.scene.leaving or self.scene.places[name].service != self.need.service)
-        return None if owners and not others else Blocker(self._word(others), tuple(self._takers(others)))
+        return None if owners and not others else Blocker(self._word(others), self._takers(others))
 
-    def _takers(self, owners: tuple[str, ...]) -> Iterator[Option]:
-        """Ways to get what these replicas have."""
+    def _takers(self, owners: tuple[str, ...]) -> tuple[Option, ...]:
+        """Ways to get what these replicas have: the same for needs of one priority, whatever their size."""
+        known, asked = self.scene.takers, (self.where, owners, self.need.service, self.need.priority)
+        if asked not in known:
+            known[asked] = tuple(self._ways_to_take(owners))
+        return known[asked]
+
+    def _ways_to_take(self, owners: tuple[str, ...]) -> Iterator[Option]:
         found = [self.scene.owner(name) for name in owners]
         needs = {owner.service: owner for owner in found if owner is not None and not owner.adopted and owner.service != self.need.service}
         if not owners or len([owner for owner in found if owner is not None and owner.service in needs]) < len(owners):

@@ -60,6 +60,8 @@ class Scene:
             self.names_of[place.service] = (*self.names_of.get(place.service, ()), name)
         # How many GPUs were looked at so far: that is work too.
         self.looked = 0
+        # What :class:`Look` found out about replicas on a GPU, by who asks.
+        self.takers: dict[t.Any, tuple[Option, ...]] = {}
         self._likely = LikelyHosts(self.fleet, self.needs)
         self._ways: dict[t.Any, tuple[Slice, ...] | None] = {}
         # What is in the way, by what is asked for and by host: a need takes long to find among others, and is looked for once.
@@ -110,11 +112,12 @@ class Scene:
     def everywhere(self, need: Need, cause: str) -> Option | None:
         """One thing that is in the way on many GPUs and nothing else, taken away on all of them: one alone may go to somebody who comes
         before; None where there are not several."""
+        bare = self._bare(need)
         found = [
             blockers[0].best
             for host in self._likely.of(need)
             if host.host.may_have(need)
-            for blockers in self._all_gpus(host, self._bare(need))
+            for blockers in self._all_gpus(host, bare)
             if blockers is not None and len(blockers) == 1 and blockers[0].cause == cause
         ]
         ways = [option for option in found if option.kind == found[0].kind]
