@@ -144,9 +144,8 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
     # without a plan for all together.
     must = {key for key in draft.placed if key not in start.placed} if draft.kept and not _is_small(problem) else set()
     if missing and must and draft.displaced:
-        # Who gave way for them is still there at the start: only what is left over can be looked at.
-        left = [each for each in missing if not each[0].adopted]
-        return (draft, missing), _proof({}, together.most_served(draft.fleet, left) if left else {})
+        # Who gave way for them is still there at the start, where the program would find no place for them.
+        return (draft, missing), _proof_of_others(draft, missing)
     one_by_one = None if missing is None else (draft, missing)
 
     def others() -> tuple[Counter[int], int | None]:
@@ -166,7 +165,17 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
         best = best if again is None else _better(best, again, must)
     most = None if found is None else found.most
     best, most = _exactly(problem, waiting, best, most, must)
+    if most is None and best[0].displaced:
+        return best, _proof_of_others(*best)
     return best, _proof(_reached(waiting, best[0]), most, None if found is None else found.gpus)
+
+
+def _proof_of_others(draft: Draft, missing: _Missing) -> Proof | None:
+    """What the solver proves of those who are left over, where somebody gave way for others."""
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import together
+
+    left = [each for each in missing if not each[0].adopted]
+    return _proof({}, together.most_served(draft.fleet, left) if left else {})
 
 
 def _proof(reached: Mapping[int, int], most: Mapping[int, int] | None, gpus: int | None = None) -> Proof | None:

@@ -356,12 +356,13 @@ def test_on_a_large_fresh_fleet_every_rule_holds_and_nobody_is_left_over_for_who
     assert len(solution.placements) >= len(alone.placements)
 
 
+@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize(("free", "more"), [(False, ()), (True, ((10, 1),))])
-def test_where_somebody_gave_way_on_a_large_fleet_it_is_proven_of_who_is_left_over(
-    free: bool, more: tuple[tuple[int, int], ...], monkeypatch: pytest.MonkeyPatch
+def test_where_somebody_gave_way_it_is_proven_of_who_is_left_over(
+    free: bool, more: tuple[tuple[int, int], ...], large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody may be on one host with who came, which the program does not know: it sees a GPU that is free, if there is one."""
-    monkeypatch.setattr(planner, "SMALL", 0)
+    monkeypatch.setattr(planner, "SMALL", 0 if large else 6_000)
     small = gpu(1, geometry=A30, board="a30", memory_mib=24 * GIB)
     needs = [
         need("aa", "exclusive", 40 * GIB, priority=10),
