@@ -80,8 +80,11 @@ def _decided(problem: Problem) -> tuple[Draft, _Missing, Proof | None]:
         return (*best, proof)
     # On a large fleet where nobody serves yet the plan for all together is nearly always the one that stands: nobody makes room before.
     best, proof = _together(problem, draft, None)
-    if best[0] is draft and best[1]:
-        best, proof = _together(problem, draft, _Queue(draft, {}).run())
+    if draft.placed and best[1]:
+        # All might be served, and one by one nobody was asked to make room yet.
+        stood = best[0] is draft
+        other, proven = _together(problem, draft, _Queue(draft, {}).run())
+        best, proof = (other, proven) if stood or _worth(*other) > _worth(*best) else (best, proof)
     return (*best, proof)
 
 
