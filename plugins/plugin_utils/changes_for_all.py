@@ -48,9 +48,7 @@ _Hosts = Mapping[str, tuple[_Kind, Host]]
 
 def by_quotas(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Change]]:
     """Of many that only a quota keeps out, what their team's would have to be for all of them together."""
-    teams: dict[str, set[Key]] = {}
-    for key in waiting:
-        teams.setdefault(search.scene.needs[key[0]].team, set()).add(key)
+    teams = _by_team(search, waiting)
     search.left = min(TEAM_BUDGET, 4 * search.budget)
     search.share = search.left // 2
     spaces = {quota.team: quota.workspace for quota in search.now.quotas}
@@ -68,6 +66,13 @@ def by_quotas(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, C
             change = change_of(option)
             yield from ((key, change) for key in search.holding(change, teams[team] & places))
     search.aside = frozenset()
+
+
+def _by_team(search: Search, keys: Iterable[Key]) -> dict[str, set[Key]]:
+    teams: dict[str, set[Key]] = {}
+    for key in keys:
+        teams.setdefault(search.scene.needs[key[0]].team, set()).add(key)
+    return teams
 
 
 def _without_a_place(search: Search, waiting: Collection[Key]) -> dict[str, str]:
@@ -145,9 +150,9 @@ def _told(
             part = part if mine | search.placed <= then else known
         added, edits = ([f"add {_words(part)}"], (*raised, _more(part))) if part else ([], (*raised,))
         kind = "hosts" if part else "quota"
-        for team in sorted({search.scene.needs[service].team for service, _number in mine}):
+        for team, keys in sorted(_by_team(search, mine).items()):
             change = Change(kind, COSTS[kind] + len(part), "; and ".join([*_raise_words(grown, team), *added]), edits)
-            yield from ((key, change) for key in search.holding(change, (key for key in mine if search.scene.needs[key[0]].team == team)))
+            yield from ((key, change) for key in search.holding(change, keys))
 
 
 def _known_hosts(search: Search, kinds: Iterable[_Kind], times: int) -> _Hosts:

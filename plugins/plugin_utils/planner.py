@@ -84,7 +84,8 @@ def _decided(problem: Problem) -> tuple[Draft, _Missing, Proof | None]:
         # All might be served, and one by one nobody was asked to make room yet.
         stood = best[0] is draft
         other, proven = _together(problem, draft, _Queue(draft, {}).run())
-        best, proof = (other, proven) if stood or _worth(*other) > _worth(*best) else (best, proof)
+        if stood or _worth(*other) > _worth(*best):
+            best, proof = other, proven
     return (*best, proof)
 
 

@@ -338,11 +338,12 @@ class _Model:
     ) -> Together:
         """Bounds from linear programs, one for each priority; then, where they leave hope, whole numbers out of what those use."""
         session = Session(self.program, _WORK)
-        most, used = self.bounds(session, reached or {}, ceiling)
+        known = reached or {}
+        most, used = self.bounds(session, known, ceiling)
         gpus: int | None = None
         if reached is None and others is not None and all(most[priority] >= level.everybody for priority, level in self.levels.items()):
-            reached, opened = others()
-        hope = any(most[priority] > (reached or {}).get(priority, 0) for priority in most)
+            known, opened = others()
+        hope = any(most[priority] > known.get(priority, 0) for priority in most)
         if opened is not None and not hope:
             session.set_costs(self._cost(dict.fromkeys(self.opened, 1.0)))
             found = session.solve()
