@@ -158,12 +158,14 @@ class Draft:
             if isinstance(ports, str):
                 refused = True
                 continue
-            for one in self._offers(offer, need):
-                place = self._taken(one, need, replica, ports)
-                if place is not None:
-                    return place
-            # Whose room that was is a question of this very service.
-            refused = refused or bool(self.fleet.keepers)
+            if not self.fleet.keepers:
+                place = self._taken(offer, need, replica, ports)
+            else:
+                place = self._beside_kept_room(offer, need, replica, ports)
+                # Whose room that was is a question of this very service.
+                refused = True
+            if place is not None:
+                return place
         if not refused:
             self._fruitless[self.kind(need)] = len(self._lifted)
         return None
@@ -191,11 +193,22 @@ class Draft:
         )
         return place if self.put(need, place, offer.gpus) else None
 
-    def _offers(self, best: Offer, need: Need) -> Iterator[Offer]:
-        """The best of a host; where room is kept for rollouts, also the others that it has."""
-        yield best
-        if self.fleet.keepers:
-            yield from (each for each in sorted(every(best.host, need), key=lambda each: each.rank) if each.rank != best.rank)
+    def _beside_kept_room(self, best: Offer, need: Need, replica: int, ports: Mapping[str, int]) -> Placement | None:
+        """As :meth:`_taken`, of the best of a host or of the others that it has: room that is kept for rollouts may be in the way of some."""
+        host, fleet = best.host, self.fleet
+        own = need.service if need.service in fleet.keepers else ""
+        least = need.priority if fleet.preemption else 0
+        asked = ("no room", question_of(fleet, need), least, need.resources, own, tuple(ports.values()))
+        if asked in host.answers:
+            return None
+        others = (each for each in sorted(every(host, need), key=lambda each: each.rank) if each.rank != best.rank)
+        for offer in itertools.chain((best,), others):
+            place = self._taken(offer, need, replica, ports)
+            if place is not None:
+                return place
+        if not host.replicas.get(need.service):
+            host.answers[asked] = True
+        return None
 
     def place_at(self, need: Need, replica: int, where: Hint) -> Placement | None:
         """That place, taken, as long as every rule allows it now; None when one does not."""
@@ -255,8 +268,7 @@ class Draft:
         anybody, asked = self._anybody[need.service]
         now, known = self.now, self._hopes.get(asked)
         if known is None or known[0] != now:
-            free = any(offer_of(host, anybody, asked[1]) is not None for host in self.fleet.hosts.values())
-            known = self._hopes[asked] = now, free
+            known = self._hopes[asked] = now, next(ranked(self.fleet, anybody), None) is not None
         return known[1]
 
     def _is_hopeless(self, need: Need, kind: object) -> bool:
@@ -321,6 +333,12 @@ class Draft:
     def everybody(self) -> list[tuple[Key, Placement]]:
         """Who has a place or holds one, in order."""
         return sorted((*self.placed.items(), *self.leaving.items()))
+
+    def of_services(self, services: Iterable[str]) -> list[tuple[Key, Placement]]:
+        """As :meth:`everybody`, of these services."""
+        keys = ((service, number) for service in services for number in range(1, self.needs[service].replicas + 1))
+        found = ((key, self.placed.get(key) or self.leaving.get(key)) for key in keys)
+        return [(key, place) for key, place in found if place is not None]
 
     def movable(self, name: str, needed: bool = False, leaving: bool = False) -> Key | None:
         """The replica of this name, if it is one whose place may be taken away: nobody knows where else an adopted one could be,

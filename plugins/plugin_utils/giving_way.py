@@ -15,7 +15,6 @@ import operator
 import typing as t
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
-from functools import cache
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import stay
@@ -31,6 +30,9 @@ TRIES, ALL_TRIES = 24, 200
 LOOKS, ALL_LOOKS = 400, 4_000
 # How often a closer look is taken, for one replica and in one plan: a way is gone for a moment, to see who finds another place then.
 CLOSE_LOOKS, ALL_CLOSE_LOOKS = 24, 400
+# How often a host is asked for its ways in one plan. It takes a twentieth of a look, but there are very many to ask where a thousand wait
+# who have no place: some thousand do where everybody but a hundred has one.
+ALL_ASKED = 20_000
 # Services times hosts up to which places are looked for that some give up and others move from: it takes longer than all else.
 MIXED = 6_000
 
@@ -62,13 +64,15 @@ class Room:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._known_loose: tuple[object, Set[str]] = (None, set())
+        self._known_ways: tuple[object, dict[object, list[Way]]] = (None, {})
         self._tries = self._looks = self._close_looks = 0
         self._all_tries, self._all_looks, self._all_close_looks = ALL_TRIES, ALL_LOOKS, ALL_CLOSE_LOOKS
+        self._all_asked = ALL_ASKED
 
     @property
     def spent(self) -> bool:
         """Has so much been tried that moves are not looked for any more?"""
-        return min(self._all_tries, self._all_looks) <= 0
+        return min(self._all_tries, self._all_looks, self._all_asked) <= 0
 
     def moved(self, need: Need, replica: int) -> Placement | None:
         """A place for one more replica for which others move, at the least cost; each of them has another right place then."""
@@ -329,10 +333,21 @@ class Room:
         return None
 
     def _ways(self, need: Need, priority: int, force: bool, only: Set[str] | None = None, *, equals: bool = False) -> list[Way]:
-        """All ways, the least first. ``only``: of these hosts. ``equals``: by force, and also those of the same priority."""
+        """All ways, the least first. ``only``: of these hosts. ``equals``: by force, and also those of the same priority.
+
+        The same list until anything changes: who looks with one more move each time asks for it as often.
+        """
         draft = self._draft
-        kind = None if draft.fleet.rulebook.alone(need) else draft.kind(need)
-        stamp = draft.fleet.stamp(need)
+        if self._known_ways[0] != draft.now:
+            self._known_ways = draft.now, {}
+        known, asked = self._known_ways[1], (need.service, priority, force, equals, only is None)
+        if asked not in known:
+            known[asked] = self._ways_of_all(need, priority, force, only, equals)
+        return known[asked]
+
+    def _ways_of_all(self, need: Need, priority: int, force: bool, only: Set[str] | None, equals: bool) -> list[Way]:
+        draft = self._draft
+        stamp, kind = draft.fleet.stamp(need), draft.kind(need)
         found: list[Way] = []
         for name, host in draft.fleet.hosts.items():
             if not host.host.admits(need) or host.host.down or (only is not None and name not in only):
@@ -340,7 +355,8 @@ class Room:
             if force and self._lowest(host) >= priority:
                 continue
             asked = (kind, priority, force, equals, need.service if host.replicas.get(need.service) else "", stamp)
-            if kind is None or asked not in host.answers:
+            if asked not in host.answers:
+                self._all_asked -= not force
                 host.answers[asked] = sorted(self._of_host(host, need, priority + equals, force))
             found.extend(host.answers[asked])
         return sorted(found)
@@ -353,17 +369,21 @@ class Room:
         return int(host.answers["lowest"])
 
     def _of_host(self, host: HostState, need: Need, priority: int, force: bool) -> Iterator[Way]:
-        draft = self._draft
+        draft, there = self._draft, self._there(host)
+        if not there and not force:
+            return  # there is nobody who could move
+        known: dict[str, bool] = {}
 
-        @cache
         def may(name: str) -> bool:
-            key = draft.movable(name, needed=force, leaving=force)
-            if key is None or key[0] == need.service or key[0] in need.rules.together:
-                return False
-            theirs = draft.needs[key[0]].priority
-            return theirs < priority if force else theirs <= priority
+            if name not in known:
+                key = draft.movable(name, needed=force, leaving=force)
+                if key is None or key[0] == need.service or key[0] in need.rules.together:
+                    known[name] = False
+                else:
+                    theirs = draft.needs[key[0]].priority
+                    known[name] = theirs < priority if force else theirs <= priority
+            return known[name]
 
-        there = self._there(host)
         rules = self._in_the_way(host, need, there)
         if rules is None or not all(map(may, rules)):
             return

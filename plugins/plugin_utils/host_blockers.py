@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
@@ -44,11 +45,13 @@ def _port_options(host: HostState, need: Need, refusal: str, asked: frozenset[in
         text = f"leave the host port out ({why}), and a free one is chosen"
         yield option_of("port", text, Edit("service", need.service, "ports", free))
     busy = {*host.ports, *host.host.listening, *asked}
-    taken = {*busy, *host.host.ports}
+    idle = set(host.host.ports) - busy
+    taken = busy.union(host.host.ports)
     first = max((*host.host.ports, 17999)) + 1
-    missing = max(sum(number is None for _port, number in need.ports) - len(set(host.host.ports) - busy), 1)
-    fresh = [port for port in (*range(first, 65536), *range(18000, 65536)) if port not in taken][:missing]
-    if len(fresh) == missing and (free == need.ports or not set(host.host.ports) - busy):
+    missing = max(sum(number is None for _port, number in need.ports) - len(idle), 1)
+    beyond = (port for port in itertools.chain(range(first, 65536), range(18000, 65536)) if port not in taken)
+    fresh = list(itertools.islice(beyond, missing))
+    if len(fresh) == missing and (free == need.ports or not idle):
         text = f"widen fleet_ports of {host.host.name} by {len(fresh)}"
         yield option_of("ports", text, Edit("host", host.host.name, "ports", (*host.host.ports, *fresh)))
 

@@ -88,10 +88,11 @@ def _counted(draft: Draft, need: Need, replica: int) -> int:
 def part(draft: Draft) -> list[Key]:
     """Whoever goes together with a service that has left its host leaves it too: those."""
     gone: list[Key] = []
-    going = bool(draft.fleet.rulebook.anchors)
+    followers = draft.fleet.rulebook.followers
+    going = bool(followers)
     while going:
         going = False
-        for key, place in draft.everybody():
+        for key, place in draft.of_services(followers):
             need, host = draft.needs[key[0]], draft.fleet.hosts.get(place.host)
             bound = need.rules.together if host is not None and not need.adopted else ()
             if host is not None and bound and not any(host.replicas.get(name, 0) > 0 for name in bound):

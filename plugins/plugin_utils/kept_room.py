@@ -10,7 +10,7 @@ such that ``surge.py`` can use it: as large as what the service has there, and o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -39,14 +39,17 @@ def keepers(fleet: Fleet, host: HostState) -> list[Need]:
 
 def kept(fleet: Fleet, host: HostState, least: int = -1) -> Kept:
     """For whom there is room beside everything that is on the host. ``least``: only services of this priority or a higher one."""
-    if ("room", least) not in host.answers:
-        host.answers["room", least] = _kept(fleet, host, least)
-    found: Kept = host.answers["room", least]
+    if "keepers" not in host.answers:
+        host.answers["keepers"] = keepers(fleet, host)
+    there = [need for need in host.answers["keepers"] if need.priority >= least]
+    asked = ("room", len(there))  # the highest come first
+    if asked not in host.answers:
+        host.answers[asked] = _kept(fleet, host, there)
+    found: Kept = host.answers[asked]
     return found
 
 
-def _kept(fleet: Fleet, host: HostState, least: int) -> Kept:
-    there = [need for need in keepers(fleet, host) if need.priority >= least]
+def _kept(fleet: Fleet, host: HostState, there: Sequence[Need]) -> Kept:
     if not there:
         return Kept()
     found = set()
@@ -74,6 +77,18 @@ def taken_from(fleet: Fleet, host: HostState, need: Need, place: Placement, stat
     if need.service not in fleet.keepers and not any(host.replicas.get(service, 0) > 0 for service in fleet.keepers):
         return ()
     least = need.priority if fleet.preemption else -1
+    own = need.service if need.service in fleet.keepers else ""
+    size = (need.memory_mib, need.compute, need.resources, own)
+    asked = ("taken from", least, *size, place.mode, place.sharing, place.gpus, place.slice, tuple(port for _name, port in place.ports))
+    if asked not in host.answers:
+        host.answers[asked] = _taken_from(fleet, host, need, place, states, least)
+    found: tuple[str, ...] = host.answers[asked]
+    return found
+
+
+def _taken_from(
+    fleet: Fleet, host: HostState, need: Need, place: Placement, states: tuple[GpuState, ...], least: int
+) -> tuple[str, ...]:
     before = kept(fleet, host, least).services
     with _tried(host):
         if not take(need, place, states):
@@ -87,8 +102,9 @@ def taken_from(fleet: Fleet, host: HostState, need: Need, place: Placement, stat
 def rooms(fleet: Fleet, need: Need) -> dict[str, frozenset[str]]:
     """The services that have room kept on each host, as far as the need has to leave it to them."""
     least = need.priority if fleet.preemption else -1
-    wanted = [name for name, host in fleet.hosts.items() if any(host.replicas.get(service, 0) > 0 for service in fleet.keepers)]
-    return {name: kept(fleet, fleet.hosts[name], least).services for name in wanted}
+    turns = sorted({turn for service in fleet.keepers for turn in fleet.diary.having(service)})
+    hosts = [fleet.by_turn[turn] for turn in turns]
+    return {host.host.name: kept(fleet, host, least).services for host in hosts}
 
 
 def robbed(fleet: Fleet, need: Need, before: Mapping[str, frozenset[str]]) -> bool:

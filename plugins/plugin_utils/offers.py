@@ -62,14 +62,22 @@ def _answer(host: HostState, need: Need, question: object) -> Offer | None:
 
 
 class _Ranking:
-    """What all hosts can do for needs of one question, best first. Only hosts on which something changed are asked again."""
+    """What all hosts can do for needs of one question, best first. Only hosts on which something changed are asked again.
 
-    def __init__(self, fleet: Fleet, question: object) -> None:
+    Of hosts that look alike and on which nothing has ever changed, only the first is asked: it comes before the others.
+    """
+
+    def __init__(self, fleet: Fleet, question: object, barred: bool) -> None:
+        """``barred``: the compatibility gate speaks of hosts by name, so that none is like another."""
         self.question = question
         self._diary, self._read = fleet.diary, 0
-        self._hosts = list(fleet.hosts.values())  # by turn
+        self._hosts = fleet.by_turn
+        twins = [[turn] for turn in range(len(self._hosts))] if barred else fleet.twins
+        # Of each host those that look like it; of each of those how many were asked, or had a change.
+        self._twins = {turn: alike for alike in twins if len(alike) > 1 for turn in alike}
+        self._past = dict.fromkeys(map(id, twins), 0)
         # Whom to ask besides those on which something changed.
-        self._unasked = set(range(len(self._hosts)))
+        self._unasked = {alike[0] for alike in twins}
         # Of each host its answers when it was asked, which are others after a change, and its offer then.
         self._asked: list[object] = [None] * len(self._hosts)
         self._offers: list[Offer | None] = [None] * len(self._hosts)
@@ -92,8 +100,11 @@ class _Ranking:
     def _renew(self, need: Need) -> list[HostState]:
         """The hosts that have a replica of the service, and so another answer; all others are asked where something changed."""
         own = sorted(self._diary.having(need.service))
-        self._unasked.update(self._diary.changed[self._read :])
+        changed = set(self._diary.changed[self._read :])
         self._read = len(self._diary.changed)
+        self._unasked.update(changed)
+        for number in changed & self._twins.keys():
+            self._unasked.update(self._next(self._twins[number]))
         for number in sorted(self._unasked.difference(own)):
             host = self._hosts[number]
             if self._asked[number] is not host.answers:
@@ -102,6 +113,14 @@ class _Ranking:
             self._set(number, None, None)
         self._unasked = set(own)
         return [self._hosts[number] for number in own]
+
+    def _next(self, twins: Sequence[int]) -> Sequence[int]:
+        """The first of hosts that look alike on which nothing has changed, unless it was asked."""
+        before = past = self._past[id(twins)]
+        while past < len(twins) and self._hosts[twins[past]].touched:
+            past += 1
+        self._past[id(twins)] = past
+        return twins[past : past + 1] if past > before else ()
 
     def _set(self, number: int, asked: object, offer: Offer | None) -> None:
         before = self._offers[number]
@@ -116,7 +135,7 @@ def ranked(fleet: Fleet, need: Need) -> Iterator[Offer]:
     """As :func:`offers`, best first. It is worked out while it is read: whoever changes something reads no further."""
     question = question_of(fleet, need)
     if question not in fleet.rankings:
-        fleet.rankings[question] = _Ranking(fleet, question)
+        fleet.rankings[question] = _Ranking(fleet, question, bool(need.bars))
     ranking: _Ranking = fleet.rankings[question]
     return ranking.best_first(need)
 

@@ -49,6 +49,7 @@ class Way(t.NamedTuple):
     memory_mib: int
 
 
+@lru_cache(maxsize=256)
 def named_size(name: str) -> tuple[int, int]:
     """(Compute slices, GB) of which a profile's name speaks, which is all that is known where no board has it; 0 and 0 for other words."""
     try:

@@ -30,6 +30,8 @@ class Rulebook:
                 apart.setdefault(other, set()).add(need.service)
         self._apart = {service: tuple(sorted(others)) for service, others in apart.items()}
         self._together = {need.service: need.rules.together for need in every if need.rules.together}
+        # Services that go together with others, in order.
+        self.followers = sorted(self._together)
         self._turn = self._turns(every)
 
     def _turns(self, needs: Sequence[Need]) -> dict[str, tuple[int, int]]:

@@ -181,10 +181,16 @@ class Host:
 
     @cached_property
     def order(self) -> str:
-        """Which host comes first where nothing else tells two apart: the one with more GPUs, then by what it is, then by name.
+        """Which host comes first where nothing else tells two apart: the one with more GPUs, then by :attr:`model`, then by name.
 
         So a name decides only between hosts of the same hardware under the same policy. Nothing counts that a plan changes, or a day does.
+        As text, which is compared quickly: hosts are sorted for each plan that is tried.
         """
+        return f"{9999 - len(self.gpus):04d} {self.model} {self.name}"
+
+    @cached_property
+    def model(self) -> str:
+        """Its hardware and the policy for it: what stays as it is."""
         gpus = sorted(self.gpus, key=lambda gpu: (gpu.pci, gpu.uuid))
         numbers = {gpu.uuid: number for number, gpu in enumerate(gpus)}
         boards = tuple((gpu.pci, gpu.board, gpu.memory_mib, gpu.mps_clients) for gpu in gpus)
@@ -193,8 +199,7 @@ class Host:
         shared = (self.shared_max, self.shared_reserve_mib, self.shared_compute)
         allowed = (tuple(sorted(self.modes)), tuple(sorted(self.sharing)), shared, tuple(sorted(self.data_classes)))
         ports = (len(self.ports), *self.ports[:1], *self.ports[-1:])
-        # As text, which is compared quickly: hosts are sorted for each plan that is tried.
-        return f"{9999 - len(gpus):04d} {(boards, capacity, links, self.environment, allowed, ports, self.name)}"
+        return str((boards, capacity, links, self.environment, allowed, ports))
 
     def admits(self, need: Need) -> bool:
         """May the service be here, whatever room there is: is the environment its own, and may the class of its data be here?"""

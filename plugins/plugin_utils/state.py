@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut, Cutter, Slices, cutter_of
@@ -321,8 +321,9 @@ class HostState:
         self.diary = diary or Diary()
         self.books = books or Books((), ())
         self.rulebook = rulebook or Rulebook(())
-        # What it can do for a kind of need, until something changes here.
+        # What it can do for a kind of need, until something changes here; and as long as nothing has.
         self.answers: dict[t.Any, t.Any] = {}
+        self._untouched = self.answers
         self.gpus = sorted(gpus, key=lambda state: (state.gpu.pci, state.gpu.uuid))
         self.by_uuid = {state.gpu.uuid: state for state in self.gpus}
         self._link()
@@ -343,11 +344,25 @@ class HostState:
         for one, others in peers.items():
             self.by_uuid[one].peers = frozenset(others)
 
+    @property
+    def touched(self) -> bool:
+        """Has anything changed here since the fleet was made?"""
+        return self.answers is not self._untouched
+
     def parts(self, state: GpuState) -> int:
         """How many empty GPUs it is joined with, if it is empty itself: they would be without it."""
         if not state.peers or not state.empty:
             return 0
         return sum(self.by_uuid[uuid].empty for uuid in state.peers)
+
+    def looks(self) -> tuple[t.Any, ...]:
+        """All of the host but its name and those of its GPUs, as it was found."""
+        each = [
+            (id(state.cutter), gpu.mig, gpu.instances, gpu.blocked, gpu.cordoned, gpu.drain, gpu.pin, gpu.outsiders)
+            for state in self.gpus
+            for gpu in (state.gpu,)
+        ]
+        return (self.host.model, self.host.capacity.disk, self.host.listening, self.host.ports, self.host.down, *each)
 
     def rule_refusal(self, need: Need, together: bool = True) -> str | None:
         """Why one more replica would be against a rule about who is beside whom; None when it is not."""
@@ -423,7 +438,10 @@ class HostState:
         return chosen
 
     def _free_port(self, replica: str, taken: Set[int], asked: frozenset[int]) -> int | None:
+        held = self.ports
         for port in self.host.ports:
+            if port in held and held[port] != replica:  # most of them, on a full host
+                continue
             if port not in taken and port not in asked and self.port_refusal(port, replica) is None:
                 return port
         return None
@@ -500,6 +518,8 @@ class Fleet:
         for turn, each in enumerate(sorted(problem.hosts, key=lambda host: host.order)):
             states = [GpuState(gpu, each, cutter_of(gpu.geometry), self.books) for gpu in (() if each.down else each.gpus)]
             self.hosts[each.name] = HostState(each, states, self.books, self.rulebook, self.diary, turn)
+        self.by_turn = list(self.hosts.values())
+        self._named = {placement.host for placement in problem.previous}
         # A GPU of each board: what counts against a quota is the same on all of them.
         every_state = (state for host in self.hosts.values() for state in host.gpus)
         self._boards = list({(state.gpu.board, state.gpu.memory_mib, state.cutter): state for state in every_state}.values())
@@ -513,6 +533,15 @@ class Fleet:
             f"{need.service}-{number}" for need in problem.needs if need.adopted for number in range(1, need.replicas + 1)
         )
         self.asked = frozenset(port for need in problem.needs for _name, port in need.ports if port is not None)
+
+    @cached_property
+    def twins(self) -> list[list[int]]:
+        """The hosts by their turns, those together that answer alike as long as nothing has changed on either."""
+        found: dict[t.Any, list[int]] = {}
+        for turn, state in enumerate(self.by_turn):
+            # What no plan says anything of yet: a replica that was there may have ports there that others may not.
+            found.setdefault(turn if state.host.name in self._named else state.looks(), []).append(turn)
+        return list(found.values())
 
     def charges(self, need: Need) -> list[Charge]:
         """What a place on any of its boards could count against the quota of its team, the least first."""
