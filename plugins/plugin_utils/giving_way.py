@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import stay
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.leaving_gpus import May, Where, of_one_gpu, of_whole_gpus
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.leaving_gpus import May, Where, could_be, of_one_gpu, of_whole_gpus
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import every, question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Displacement, Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, counted
@@ -399,7 +399,9 @@ class Room:
             # Whoever goes together with others is pushed out with them; nobody moves from under it.
             if (force or followed == every) and all(map(may, followed)):
                 yield self._way(host, followed, where, force)
-        if force and (all_ := self._all(host, there, may)):
+        # Those who leave may free a quota, too.
+        able = sum(could_be(state, need, paid=False) for state in host.gpus) if force else 0
+        if able >= need.count and (all_ := self._all(host, there, may)):
             yield self._way(host, all_, ("~", 99), force)
 
     def _sets(self, host: HostState, need: Need, priority: int, force: bool, may: May) -> Sequence[tuple[Where, Sequence[str], Way]]:
@@ -409,7 +411,7 @@ class Room:
         if asked is None or asked not in host.answers:
             most = sum(len(state.names()) for state in host.gpus) if force else self._draft.problem.moves
             whole = need.isolation == "exclusive"
-            found = of_whole_gpus(host, need, may, len if force else self._cost) if whole else of_one_gpu(host, need, may)
+            found = of_whole_gpus(host, need, may, len if force else self._cost) if whole else of_one_gpu(host, need, may, self._named)
             sets = [(where, names, self._way(host, names, where, force)) for where, names in found if len(names) <= most]
             if asked is None:
                 return sets
@@ -459,9 +461,13 @@ class Room:
         least = (len(keys), most, cost) if force else (cost, len(keys), most)
         return Way((where[0] == "~", *least, sum(map(_size, needs)), host.turn, *where), host.host.name, keys, cost)
 
+    def _named(self, name: str) -> Need:
+        """The need of a replica of this name."""
+        return self._draft.need_of(key_of(name))
+
     def _cost(self, names: Collection[str]) -> int:
         """As how many moves these count."""
-        return sum(self._draft.need_of(key_of(name)).move_cost for name in names)
+        return sum(self._named(name).move_cost for name in names)
 
     def _in_the_way(self, host: HostState, need: Need, there: Sequence[str]) -> list[str] | None:
         """Who is on the host against a rule, or has a port that is asked for; None when it is nobody's leaving that would help."""
@@ -482,18 +488,18 @@ class Room:
             return sorted(names)
         free = host.free
         for name in names:
-            free = free.more(self._draft.need_of(key_of(name)).resources)
+            free = free.more(self._named(name).resources)
         chosen = set(names)
         others = () if free.holds(need.resources) else [name for name in there if name not in chosen and may(name)]
         for name in sorted(others, key=self._ease):
             short = free.shortage(need.resources)
-            theirs = self._draft.need_of(key_of(name)).resources
+            theirs = self._named(name).resources
             if short and any((getattr(theirs, kind) or 0) > 0 for kind in short):
                 free = free.more(theirs)
                 chosen.add(name)
         for name in sorted(chosen - names, key=self._ease):
             # Those who came first may not be needed beside a larger one.
-            without = free.less(self._draft.need_of(key_of(name)).resources)
+            without = free.less(self._named(name).resources)
             if without.holds(need.resources):
                 free = without
                 chosen.discard(name)
@@ -501,7 +507,7 @@ class Room:
 
     def _ease(self, name: str) -> tuple[int, int, str]:
         """Whom it is easier to ask to go comes first."""
-        need = self._draft.need_of(key_of(name))
+        need = self._named(name)
         return (need.priority, need.move_cost, name)
 
     # Quotas

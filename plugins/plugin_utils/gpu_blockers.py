@@ -30,6 +30,10 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 
 
+#: By kind of GPU: whether a need is too large for it even when it is empty, and what the need would be then.
+Sizes = dict[t.Any, tuple[Blocker | None, Need]]
+
+
 class Look:
     """One GPU, seen by one need."""
 
@@ -39,17 +43,19 @@ class Look:
         self.mode = MODE_OF[need.isolation]
         self.where = f"{self.host.name} {self.gpu.short}"
 
-    def blockers(self) -> tuple[Blocker, ...] | None:
-        """All that is in the way; None when nothing could make this GPU right."""
+    def blockers(self, sizes: Sizes) -> tuple[Blocker, ...] | None:
+        """All that is in the way; None when nothing could make this GPU right. ``sizes``: of the same need and the GPUs of one host."""
         if self._is_unseen():
             return tuple(self._closed())
-        size = self._size()
-        if size is not None:
-            if not size.options:
-                return None
-            # All else is asked of what it would be then.
-            self.need = eased(self.need, size.best.edits)
-            self.mode = MODE_OF[self.need.isolation]
+        kind = (self.gpu.board, self.gpu.memory_mib, id(self.state.cutter))
+        if kind not in sizes:
+            size = self._size()
+            sizes[kind] = size, eased(self.need, size.best.edits) if size is not None and size.options else self.need
+        # All else is asked of what it would be then.
+        size, self.need = sizes[kind]
+        if size is not None and not size.options:
+            return None
+        self.mode = MODE_OF[self.need.isolation]
         found: list[Blocker] = [*self._board(), *self._policy(), *self._closed(), *([] if size is None else [size])]
         per_gpu = self.need.rules.max_per_gpu
         if per_gpu is not None and self.state.replicas.get(self.need.service, 0) >= per_gpu:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MPS, Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
 # So many sets of GPUs are looked at where a replica has several, and so many of them are told.
@@ -23,10 +23,12 @@ Where = tuple[str, int]
 Found = tuple[Where, Sequence[str]]
 
 
-def could_be(state: GpuState, need: Need) -> bool:
-    """Would the GPU serve if those who are on it were not, as far as its owner, policy and quotas go?"""
+def could_be(state: GpuState, need: Need, paid: bool = True) -> bool:
+    """Would the GPU serve if those who are on it were not, as far as its owner, policy and quotas go? ``paid``: do quotas count?"""
     gpu, mode = state.gpu, MODE_OF[need.isolation]
-    if gpu.blocked is not None or gpu.closed is not None or not state.serves(need) or state.debit(need) is not None or state.crowded(need):
+    if gpu.blocked is not None or gpu.closed is not None or not state.serves(need) or state.crowded(need):
+        return False
+    if (paid and state.debit(need) is not None) or (mode == "shared" and (need.compute or 0) > state.host.shared_compute):
         return False
     if gpu.pin is None and (mode not in state.host.modes or (mode == "shared" and need.sharing not in state.host.sharing)):
         return False
@@ -40,8 +42,8 @@ def could_be(state: GpuState, need: Need) -> bool:
     return need.memory_mib <= gpu.memory_mib - (state.host.shared_reserve_mib if mode == "shared" else 0)
 
 
-def of_one_gpu(host: HostState, need: Need, may: May) -> Iterator[Found]:
-    """For a slice or a share: who would have to leave which GPU."""
+def of_one_gpu(host: HostState, need: Need, may: May, need_of: Callable[[str], Need]) -> Iterator[Found]:
+    """For a slice or a share: who would have to leave which GPU. ``need_of``: that of a replica of this name who may leave."""
     mode = MODE_OF[need.isolation]
     for state in host.gpus:
         if not could_be(state, need):
@@ -53,7 +55,7 @@ def of_one_gpu(host: HostState, need: Need, may: May) -> Iterator[Found]:
         elif mode == "mig":
             yield from _slices(state, need, may)
         else:
-            yield from _shares(state, need, may)
+            yield from _shares(state, need, may, need_of)
 
 
 def _slices(state: GpuState, need: Need, may: May) -> Iterator[Found]:
@@ -70,16 +72,23 @@ def _slices(state: GpuState, need: Need, may: May) -> Iterator[Found]:
             yield (state.gpu.pci, way.start), names
 
 
-def _shares(state: GpuState, need: Need, may: May) -> Iterator[Found]:
-    """One tenant, if any has enough to give back; else nobody: several of one GPU are found by force only."""
+def _shares(state: GpuState, need: Need, may: May, need_of: Callable[[str], Need]) -> Iterator[Found]:
+    """Nobody, where there is room; else each who has enough to give back, and all of them together."""
     if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None:
         yield (state.gpu.pci, -1), ()
         return
-    for number, name in enumerate(sorted(state.tenants)):
-        if may(name):
-            yield (state.gpu.pci, number), (name,)
-    several = [name for name in sorted(state.tenants) if may(name)]
-    if len(several) > 1:
+    most = min(state.host.shared_max, state.gpu.mps_clients) if need.sharing == MPS else state.host.shared_max
+
+    def enough(names: Sequence[str]) -> bool:
+        gone = list(map(need_of, names))
+        memory = state.memory_free + sum(each.memory_mib for each in gone)
+        compute = round(state.compute_free + sum(each.compute or 0 for each in gone), 6)
+        return len(state.tenants) - len(names) < most and need.memory_mib <= memory and (need.compute or 0) <= compute
+
+    able = [(number, name) for number, name in enumerate(sorted(state.tenants)) if may(name)]
+    yield from (((state.gpu.pci, number), (name,)) for number, name in able if enough((name,)))
+    several = [name for _number, name in able]
+    if len(several) > 1 and enough(several):
         yield (state.gpu.pci, 98), several
 
 

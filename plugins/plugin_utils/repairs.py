@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.gpu_blockers import Look
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.gpu_blockers import Look, Sizes
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_blockers import data_blockers, room_blockers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.likely_hosts import LikelyHosts
@@ -208,7 +208,8 @@ class Scene:
         """What is in the way on each GPU."""
         known = self._gpu_blockers[bare]
         if host.host.name not in known:
-            known[host.host.name] = tuple(Look(self, bare, state).blockers() for state in host.gpus)
+            sizes: Sizes = {}
+            known[host.host.name] = tuple(Look(self, bare, state).blockers(sizes) for state in host.gpus)
             self.looked += len(host.gpus)
         return known[host.host.name]
 
