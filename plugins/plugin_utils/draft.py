@@ -252,8 +252,10 @@ class Draft:
 
     def hopeless(self, need: Need) -> bool:
         """Is there no place for one more replica, as things are?"""
-        kind, now = self.kind(need), self.now
-        known = self._hopes.get(kind)
+        kind = self.kind(need)
+        if self._fruitless.get(kind) == len(self._lifted):
+            return True
+        known, now = self._hopes.get(kind), self.now
         if known is None or known[0] != now:
             known = self._hopes[kind] = now, self._is_hopeless(need, kind)
         return known[1]

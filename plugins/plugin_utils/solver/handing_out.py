@@ -154,21 +154,21 @@ class _Line:
 
     def __init__(self, group: Group, profile: str | None) -> None:
         self._group, self._profile = group, profile
-        self._seen: dict[str, int] = {}
+        self._read = 0
         self._kept: dict[str, float] = {}
         self._hosts: list[tuple[float, int, str]] = []
 
     def renewed(self, stock: _Stock, need: Need) -> list[tuple[float, int, str]]:
         """(what :meth:`_Stock.kept` says, its place among all hosts, name) of each, as things are."""
-        for name, taken in stock.taken.items():
-            if self._seen.get(name) != taken:
-                self._seen[name] = taken
-                if name in self._kept:
-                    del self._hosts[bisect_left(self._hosts, (self._kept.pop(name), stock.turns[name], name))]
-                kept = stock.kept(name, need, self._group, self._profile)
-                if kept is not None:
-                    self._kept[name] = kept
-                    insort(self._hosts, (kept, stock.turns[name], name))
+        changed = set(stock.taken[self._read :])
+        self._read = len(stock.taken)
+        for name in changed:
+            if name in self._kept:
+                del self._hosts[bisect_left(self._hosts, (self._kept.pop(name), stock.turns[name], name))]
+            kept = stock.kept(name, need, self._group, self._profile)
+            if kept is not None:
+                self._kept[name] = kept
+                insort(self._hosts, (kept, stock.turns[name], name))
         return self._hosts
 
 
@@ -178,8 +178,8 @@ class _Stock:
     def __init__(self, hosts: HostClass, values: Sequence[int]) -> None:
         self._hosts = {host.host.name: host for host in hosts.hosts}
         self.turns = {name: host.turn for name, host in self._hosts.items()}
-        # How often something was taken of each.
-        self.taken = dict.fromkeys(self._hosts, 0)
+        # All of them, then one after the other those of which something was taken.
+        self.taken = list(self._hosts)
         self._lines: dict[object, _Line] = {}
         self._free: dict[str, Resources] = {name: host.free for name, host in self._hosts.items()}
         self._total = [sum(getattr(host.free, what) or 0 for host in hosts.hosts) / len(hosts.hosts) or 1 for what in _AMOUNTS]
@@ -241,7 +241,7 @@ class _Stock:
         name = best[-1]
         self._free[name] = self._free[name].less(need.resources)
         self._count[name][need.service] += 1
-        self.taken[name] += 1
+        self.taken.append(name)
         return self._given(name, need, group, profile)
 
     def kept(self, name: str, need: Need, group: Group, profile: str | None) -> float | None:
@@ -258,8 +258,16 @@ class _Stock:
     def _left(self, name: str, need: Need) -> float:
         """The part of a host that is left after a replica, of what is then scarcest there."""
         free, wanted = self._free[name], need.resources
-        known = ((getattr(free, what), getattr(wanted, what) or 0, total) for what, total in zip(_AMOUNTS, self._total, strict=True))
-        return min(((have - want) / total for have, want, total in known if have is not None), default=0.0)
+        cpus, memory, shm, disk = self._total
+        # Asked for often, so each is written out.
+        left = [] if free.cpus is None else [(free.cpus - (wanted.cpus or 0)) / cpus]
+        if free.memory is not None:
+            left.append((free.memory - (wanted.memory or 0)) / memory)
+        if free.shm is not None:
+            left.append((free.shm - (wanted.shm or 0)) / shm)
+        if free.disk is not None:
+            left.append((free.disk - (wanted.disk or 0)) / disk)
+        return min(left, default=0.0)
 
     def _has(self, name: str, need: Need, group: Group, profile: str | None) -> bool:
         if profile is not None:
