@@ -30,8 +30,8 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 
 
-#: By kind of GPU: whether a need is too large for it even when it is empty, and what the need would be then.
-Sizes = dict[t.Any, tuple[Blocker | None, Need]]
+#: By kind of GPU of one host what lasts: see :meth:`Look._lasting`.
+Sizes = dict[t.Any, tuple[Need, tuple[t.Any, ...] | None]]
 
 
 class Look:
@@ -47,16 +47,17 @@ class Look:
         """All that is in the way; None when nothing could make this GPU right. ``sizes``: of the same need and the GPUs of one host."""
         if self._is_unseen():
             return tuple(self._closed())
-        kind = (self.gpu.board, self.gpu.memory_mib, id(self.state.cutter))
+        # What is pinned has words of its own.
+        kind = (self.gpu.board, self.gpu.memory_mib, id(self.state.cutter), self.gpu.uuid if self.gpu.pin is not None else "")
         if kind not in sizes:
-            size = self._size()
-            sizes[kind] = size, eased(self.need, size.best.edits) if size is not None and size.options else self.need
+            sizes[kind] = self._lasting()
         # All else is asked of what it would be then.
-        size, self.need = sizes[kind]
-        if size is not None and not size.options:
+        self.need, lasting = sizes[kind]
+        if lasting is None:
             return None
         self.mode = MODE_OF[self.need.isolation]
-        found: list[Blocker] = [*self._board(), *self._policy(), *self._closed(), *([] if size is None else [size])]
+        *policy, size = lasting
+        found = [*policy, *self._closed(), *([] if size is None else [size])]
         per_gpu = self.need.rules.max_per_gpu
         if per_gpu is not None and self.state.replicas.get(self.need.service, 0) >= per_gpu:
             found.append(Blocker("spread", tuple(self.scene.spread_wider(self.need, "max_per_gpu", per_gpu))))
@@ -66,6 +67,17 @@ class Look:
                 return None
             found.append(used)
         return tuple(found)
+
+    def _lasting(self) -> tuple[Need, tuple[t.Any, ...] | None]:
+        """What is in the way whoever is on the GPU, that it is too small last (None: it is not); and the need as it would be if it were
+        not. None where nothing could be done about that."""
+        size = self._size()
+        if size is not None:
+            if not size.options:
+                return self.need, None
+            self.need = eased(self.need, size.best.edits)
+            self.mode = MODE_OF[self.need.isolation]
+        return self.need, (*self._board(), *self._policy(), size)
 
     def _is_unseen(self) -> bool:
         """Does nobody see what it has, because a guest has it or it is lost?"""

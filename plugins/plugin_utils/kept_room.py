@@ -86,9 +86,7 @@ def taken_from(fleet: Fleet, host: HostState, need: Need, place: Placement, stat
     return found
 
 
-def _taken_from(
-    fleet: Fleet, host: HostState, need: Need, place: Placement, states: tuple[GpuState, ...], least: int
-) -> tuple[str, ...]:
+def _taken_from(fleet: Fleet, host: HostState, need: Need, place: Placement, states: tuple[GpuState, ...], least: int) -> tuple[str, ...]:
     before = kept(fleet, host, least).services
     with _tried(host):
         if not take(need, place, states):
