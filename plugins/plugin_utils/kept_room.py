@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, every
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, every, question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Slices
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MPS, Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState, take
@@ -56,7 +56,7 @@ def _kept(fleet: Fleet, host: HostState, there: Sequence[Need]) -> Kept:
     own: dict[str, Slices] = {}
     with _tried(host):
         for need in there:
-            more = _one_more(host, need)
+            more = _one_more(fleet, host, need)
             able = [state for state in host.gpus if _usable(host, need, state)]
             for offer in sorted(every(host, more, able), key=lambda each: each.rank):
                 if _sit(fleet, host, more, offer):
@@ -114,9 +114,19 @@ def robbed(fleet: Fleet, need: Need, before: Mapping[str, frozenset[str]]) -> bo
 
 def in_the_way(fleet: Fleet, host: HostState, need: Need) -> tuple[str, ...]:
     """Services whose kept room is all that keeps a need from the host; nothing when it has another place there, or none at all."""
-    first: tuple[str, ...] = ()
     if not fleet.keepers or not host.free.holds(need.resources):
-        return first
+        return ()
+    # With replicas of its own there, its answer is its own.
+    own = need.service if need.service in fleet.keepers or host.replicas.get(need.service) else ""
+    asked = ("in the way", question_of(fleet, need), need.priority if fleet.preemption else -1, need.resources, own)
+    if asked not in host.answers:
+        host.answers[asked] = _in_the_way(fleet, host, need)
+    found: tuple[str, ...] = host.answers[asked]
+    return found
+
+
+def _in_the_way(fleet: Fleet, host: HostState, need: Need) -> tuple[str, ...]:
+    first: tuple[str, ...] = ()
     for offer in sorted(every(host, need), key=lambda each: each.rank):
         lost = taken_from(fleet, host, need, _place(host, need, offer), offer.gpus)
         if not lost:
@@ -144,7 +154,7 @@ def _tried(host: HostState) -> Iterator[None]:
             state.load(before)
 
 
-def _one_more(host: HostState, need: Need) -> Need:
+def _one_more(fleet: Fleet, host: HostState, need: Need) -> Need:
     """What a surge of the service asks for: any ports, and as much memory on each GPU as its replicas have here."""
     sizes = [need.memory_mib]
     for state in host.gpus:
@@ -153,9 +163,13 @@ def _one_more(host: HostState, need: Need) -> Need:
         for one, owner in state.owners.items():
             if owner.rpartition("-")[0] == need.service and state.cutter is not None and one.profile in state.cutter.profiles:
                 sizes.append(state.cutter.profiles[one.profile].memory_mib)
-    ports = tuple((name, None) for name, _port in need.ports)
-    # What a rollout has beside the old version counts against no quota, and the room for it neither.
-    return replace(need, service=f"{need.service}{_EXTRA}", memory_mib=max(sizes), replicas=1, ports=ports, team="", keep_room=False)
+    size = max(sizes)
+    if (need.service, size) not in fleet.extras:
+        ports = tuple((name, None) for name, _port in need.ports)
+        # What a rollout has beside the old version counts against no quota, and the room for it neither.
+        more = replace(need, service=f"{need.service}{_EXTRA}", memory_mib=size, replicas=1, ports=ports, team="", keep_room=False)
+        fleet.extras[need.service, size] = more
+    return fleet.extras[need.service, size]
 
 
 def _usable(host: HostState, need: Need, state: GpuState) -> bool:

@@ -501,6 +501,8 @@ class Fleet:
         self.preemption = problem.preemption
         # Services for whose rollouts room is kept beside them.
         self.keepers = {need.service: need for need in problem.needs if need.keep_room and not need.adopted}
+        # Of those what one more replica beside a rollout asks for, by service and MiB (kept_room.py).
+        self.extras: dict[tuple[str, int], Need] = {}
         self._kinds: dict[tuple[t.Any, ...], int] = {}
         self._charges: dict[tuple[object, ...], list[Charge]] = {}
         self.questions: dict[str, tuple[Need, int]] = {}

@@ -5,7 +5,8 @@
 2,000 GPUs, of 200 teams that lend each other.
 
 Fresh (nothing runs yet), again (the plan that was just made: nothing may move), and after a day (hosts are drained and lost, services come
-and go), each with moves, preemption, rules and quotas, at 85, 100 and 120 percent of what the fleet holds.
+and go), each with moves, preemption, rules and quotas, at 85, 100 and 120 percent of what the fleet holds. And a crowd: as many services of
+many replicas and rules, some with kept room, of whom most have no place.
 """
 
 from __future__ import annotations
@@ -107,6 +108,22 @@ def after_a_day(problem: Problem, places: tuple[Placement, ...], seed: int) -> P
     return replace(problem, hosts=tuple(hosts), needs=tuple(needs), previous=tuple(each for each in places if each.service not in gone))
 
 
+def crowd(services: int, gpus: int, seed: int) -> Problem:
+    """A problem of which most has no place: three times as many replicas, of 20 priorities, with more rules and with room for rollouts."""
+    chance, few = random.Random(seed), world(services, gpus, seed)
+    needs = tuple(
+        replace(
+            need,
+            replicas=chance.choices([1, 2, 3, 5, 8], [40, 25, 15, 10, 10])[0],
+            priority=chance.randrange(0, 100, 5),
+            keep_room=chance.random() < 0.02,
+            rules=replace(need.rules, max_per_host=chance.choice([None, 1, 2]), all_or_nothing=chance.random() < 0.2),
+        )
+        for need in few.needs
+    )
+    return replace(few, needs=needs)
+
+
 def planned_and_explained(problem: Problem) -> Solution:
     """What the cold process does: a plan, and for each replica without a place the changes that would give it one."""
     solution = make_plan(problem)
@@ -115,27 +132,27 @@ def planned_and_explained(problem: Problem) -> Solution:
 
 def measure(quick: bool) -> dict[str, t.Any]:
     """Seconds and memory of each case, and what the checker says."""
-    found: dict[str, t.Any] = {"cases": [], "large": [], "violations": []}
+    found: dict[str, t.Any] = {"cases": [], "crowds": [], "large": [], "violations": []}
     for seed in (1,) if quick else (1, 2, 3):
         for services in (1000,) if quick else (700, 1000, 1300):
-            _days(services, 200, seed, found["cases"], found["violations"])
+            _days(world(services, 200, seed), seed, f"{services} services on 200 GPUs", found["cases"], found["violations"])
+        _days(crowd(1000, 200, seed), seed, "a crowd of 1000 services on 200 GPUs", found["crowds"], found["violations"])
     found["slowest_cpu_seconds"] = max(case["cpu_seconds"] for case in found["cases"])
     found["target_seconds"] = 2
     if not quick:
-        _days(9000, 2000, 1, found["large"], found["violations"])
+        _days(world(9000, 2000, 1), 1, "9000 services on 2000 GPUs", found["large"], found["violations"])
     return found
 
 
-def _days(services: int, gpus: int, seed: int, cases: list[dict[str, t.Any]], violations: list[str]) -> None:
+def _days(fresh: Problem, seed: int, size: str, cases: list[dict[str, t.Any]], violations: list[str]) -> None:
     """A fleet on which nothing runs, the same planned again, and after a day: added to the cases."""
-    fresh = world(services, gpus, seed)
     places: tuple[Placement, ...] = ()
     for name in ("fresh", "again", "after a day"):
         problem = fresh if name == "fresh" else replace(fresh, previous=places)
         problem = after_a_day(problem, places, seed) if name == "after a day" else problem
         run = cold("planner.small_fleet", "planned_and_explained", problem)
         answer = run.answer
-        case = f"{name}, {services} services on {gpus} GPUs, seed {seed}"
+        case = f"{name}, {size}, seed {seed}"
         violations += [f"{case}: {line[:200]}" for line in planner_checker.complaints(problem, answer)]
         violations += [f"{case}: planned again, it differs"] if name == "again" and answer.placements != places else []
         places = (*answer.placements, *answer.waiting) if name == "fresh" else places

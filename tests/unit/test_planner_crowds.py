@@ -1,0 +1,192 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where many more wait than there is room for, a plan takes its time and no more: what is looked for once is not looked for again, and
+nobody is asked to go for nothing. Counted, not timed."""
+
+from __future__ import annotations
+
+import random
+import typing as t
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import giving_way, kept_room, offers
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_blockers import room_blockers
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.leaving_gpus import of_one_gpu
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, TIME_SLICE, Bar, Need, Problem, Resources, planned
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet
+from ansible_collections.gpuops.fleet.tests.unit import planner_checker
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem
+from ansible_collections.gpuops.fleet.tests.unit.test_planner_rules import crowded
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SHARED: dict[str, t.Any] = {"modes": ("shared",), "shared_max": 8}
+
+
+class Counted:
+    """Calls of a function of a module, which goes on doing what it does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, where: t.Any, name: str) -> None:
+        self.calls: list[tuple[t.Any, ...]] = []
+        real: Callable[..., t.Any] = getattr(where, name)
+
+        def counted(*args: t.Any, **more: t.Any) -> t.Any:
+            self.calls.append(args)
+            return real(*args, **more)
+
+        monkeypatch.setattr(where, name, counted)
+
+
+def alike(count: int, **more: t.Any) -> list[t.Any]:
+    """So many hosts of two A100 that differ in nothing but their names."""
+    return [
+        host(gpu(0, f"h{number:02d}", mig=True), gpu(1, f"h{number:02d}", mig=True), name=f"h{number:02d}", **more)
+        for number in range(count)
+    ]
+
+
+# Hosts that look alike
+
+
+def test_of_hosts_that_look_alike_the_first_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Counted(monkeypatch, offers, "_best")
+    found = make_plan(problem(alike(40), [need(f"s{number}", memory_mib=30_000) for number in range(6)]))
+    assert not found.unplaced
+    # The first host, and each time one that was touched, or the next.
+    assert len(asked.calls) <= 2 * 6
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=60, deadline=None)
+def test_the_best_of_hosts_that_look_alike_is_the_best_of_all(seed: int) -> None:
+    chance = random.Random(seed)
+    hosts = [
+        *alike(chance.randrange(1, 5)),
+        *(host(l40s(0, f"l{number}"), name=f"l{number}", modes=("whole", "shared")) for number in range(3)),
+    ]
+    hosts += [host(gpu(0, "odd", mig=True), gpu(1, "odd", mig=True), name="odd", listening=frozenset({22}))]
+    wanted = [
+        need(
+            f"s{number}",
+            chance.choice(["slice", "exclusive", "shared"]),
+            chance.choice([4_000, 9_000, 30_000]),
+            priority=chance.choice([30, 50]),
+        )
+        for number in range(14)
+    ]
+    barred = {("h00", "a100-sxm4-80gb"): Bar("no", "yes")}
+    wanted = [replace(each, bars=barred) if chance.random() < 0.2 else each for each in wanted]
+    draft = Draft(Problem(tuple(hosts), tuple(wanted)), Fleet(Problem(tuple(hosts), tuple(wanted))), {})
+    for each in chance.sample(wanted, len(wanted)):
+        if chance.random() < 0.3 and draft.placed:
+            # Also what was only tried.
+            mark = draft.mark()
+            draft.lift(chance.choice(sorted(draft.placed)))
+            _same(draft, each)
+            draft.back(mark)
+        _same(draft, each)
+        draft.place(each, 1)
+
+
+def _same(draft: Draft, each: Need) -> None:
+    first = next(offers.ranked(draft.fleet, each), None)
+    assert first == min(offers.offers(draft.fleet, each), key=lambda offer: offer.rank, default=None)
+
+
+def test_a_host_that_a_plan_speaks_of_is_like_no_other() -> None:
+    fleet = Fleet(problem(alike(3), [need("s")], [place("s", "0:1g.10gb@0", on="h01")]))
+    assert [[fleet.by_turn[turn].host.name for turn in each] for each in fleet.twins] == [["h00", "h02"], ["h01"]]
+
+
+# Who shares a GPU
+
+
+def shared(tenants: Sequence[tuple[str, int]], **more: t.Any) -> tuple[Fleet, dict[str, Need]]:
+    """One L40S with these tenants, each with so many MiB."""
+    needs = {f"{name}-1": need(name, "shared", memory) for name, memory in tenants}
+    world = problem([host(l40s(), **{**SHARED, **more})], needs.values(), [place(name, "0", mode="shared") for name, _memory in tenants])
+    fleet = Fleet(planned(world, make_plan(world)))
+    for each in make_plan(world).placements:
+        state = fleet.hosts["h1"].by_uuid[each.gpus[0]]
+        assert state.take_share(each.name, each.service, needs[each.name].memory_mib, 0, TIME_SLICE)
+    return fleet, needs
+
+
+@pytest.mark.parametrize(
+    ("memory", "more", "expected"),
+    [
+        # 46,068 MiB less 1,024 for the host less 40,000 leave 5,044.
+        (5_000, {}, [()]),
+        (14_000, {}, [("big-1",), ("big-1", "mid-1", "small-1")]),
+        (26_000, {}, [("big-1", "mid-1", "small-1")]),
+        (45_500, {}, []),
+        (4_000, {"shared_max": 3}, [("big-1",), ("mid-1",), ("small-1",), ("big-1", "mid-1", "small-1")]),
+    ],
+)
+def test_a_sharer_goes_only_where_that_is_enough(memory: int, more: dict[str, t.Any], expected: list[tuple[str, ...]]) -> None:
+    fleet, needs = shared([("big", 20_000), ("mid", 8_000), ("small", 8_000), ("tiny", 4_000)][: 3 if more else 4], **more)
+    new = need("new", "shared", memory)
+    found = of_one_gpu(fleet.hosts["h1"], new, lambda name: name != "tiny-1", needs.__getitem__)
+    assert [tuple(names) for _where, names in found] == expected
+
+
+def test_nobody_is_tried_where_no_gpu_could_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, all of a host were sent away and taken back, host by host, for one that none of them may have."""
+    hosts = [host(l40s(0, f"h{number}"), name=f"h{number}", **SHARED) for number in range(5)]
+    small = [need(f"s{number}", "shared", 9_000, priority=30) for number in range(20)]
+    lifted = Counted(monkeypatch, Draft, "lift")
+    found = make_plan(replace(problem(hosts, [*small, need("mps", "shared", 9_000, priority=90, sharing=MPS)]), preemption=True))
+    assert [each.service for each in found.unplaced] == ["mps"]
+    assert not lifted.calls
+
+
+# Ways are looked for once
+
+
+def test_ways_are_found_once_however_many_moves_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Counted(monkeypatch, giving_way.Room, "_of_host")
+    needs = [need(f"s{number}", memory_mib=30_000) for number in range(8)]
+    make_plan(replace(problem(alike(2), [*needs, need("more", memory_mib=30_000)]), moves=8))
+    hosts = Counter(call[1].host.name for call in asked.calls if call[2].service == "more")
+    assert set(hosts.values()) <= {1}
+
+
+@given(world=crowded())
+@settings(max_examples=40, deadline=None)
+def test_ways_are_asked_for_within_a_limit_and_a_plan_made_again_changes_nothing(world: Problem) -> None:
+    world = replace(world, moves=3)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(giving_way, "ALL_ASKED", 3)
+        first = make_plan(world)
+        assert planner_checker.complaints(world, first) == []
+        assert make_plan(planned(world, first)).placements == first.placements
+
+
+# Kept room
+
+
+def test_whose_room_a_place_would_take_is_found_once_for_equal_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = need("keeper", "shared", 20_000, keep_room=True, priority=90)
+    hosts = [host(l40s(0, f"h{number}"), name=f"h{number}", **SHARED) for number in range(2)]
+    asked = Counted(monkeypatch, kept_room, "_taken_from")
+    found = make_plan(problem(hosts, [replace(keeper, replicas=2), *(need(f"s{number:02d}", "shared", 6_000) for number in range(30))]))
+    assert len(found.unplaced) == 30
+    # Each host once for the keeper and once for all thirty, in each of the orders that are tried.
+    assert len(asked.calls) <= 12
+
+
+# Ports
+
+
+def test_ports_to_add_are_the_next_free_ones() -> None:
+    fleet = Fleet(problem([host(l40s(), ports=(18_000,), listening=frozenset({18_001}))], []))
+    fleet.hosts["h1"].ports[18_000] = "other-1"
+    asked = need("s", "shared", 4_000, ports=(("http", None), ("grpc", None)), resources=Resources())
+    (blocker,) = room_blockers(fleet.hosts["h1"], asked, "s-1", frozenset({18_002}))
+    assert blocker.best.edits[0].value == (18_000, 18_003, 18_004)
