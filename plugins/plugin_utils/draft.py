@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
@@ -194,7 +194,7 @@ class Draft:
         return place if self.put(need, place, offer.gpus) else None
 
     def _beside_kept_room(self, best: Offer, need: Need, replica: int, ports: Mapping[str, int]) -> Placement | None:
-        """As :meth:`_taken`, of the best of a host or of the others that it has: room that is kept for rollouts may be in the way of some."""
+        """As :meth:`_taken`, of the best of a host or of the others that it has: room kept for rollouts may be in the way of some."""
         host, fleet = best.host, self.fleet
         own = need.service if need.service in fleet.keepers else ""
         least = need.priority if fleet.preemption else 0

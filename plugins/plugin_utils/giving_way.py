@@ -10,18 +10,16 @@ work; how much is tried has a limit, so that a plan takes its time and no more.
 
 from __future__ import annotations
 
-import itertools
-import operator
 import typing as t
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.clearing_quotas import charges_of, clear_quota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import stay
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.leaving_gpus import May, Where, could_be, of_one_gpu, of_whole_gpus
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import every, question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Displacement, Need, Placement
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, counted
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
 
 # How often moves are tried for one replica, and in one plan; and how many ways are looked at, to see which are worth a try: who finds a
@@ -80,7 +78,7 @@ class Room:
         stuck = ("moves", draft.kind(need), need.priority)
         if not draft.problem.moves or self.spent or draft.is_fruitless(stuck):
             return None
-        charges = self._charges(need)
+        charges = charges_of(draft, need)
         if draft.hopeless(need) and charges and all(draft.fleet.books.refusal(need.team, charge) is not None for charge in charges):
             return None
         self._tries, self._looks = min(TRIES, self._all_tries), min(LOOKS, self._all_looks)
@@ -104,7 +102,7 @@ class Room:
             return None
         mark = draft.mark()
         gone: dict[Key, Placement] = {}
-        way = self._clear_quota(need, gone)
+        way = clear_quota(draft, need, gone)
         place = None
         if way is not None:
             place = (draft.place(need, replica) or self.moved(need, replica)) if gone else None
@@ -509,78 +507,6 @@ class Room:
         """Whom it is easier to ask to go comes first."""
         need = self._named(name)
         return (need.priority, need.move_cost, name)
-
-    # Quotas
-
-    def _clear_quota(self, need: Need, gone: dict[Key, Placement]) -> Displacement | None:
-        """Take places away until the team's quota has room for one more; None when that cannot be. ``gone`` is filled."""
-        draft = self._draft
-        if not draft.fleet.books.limited(need.team):
-            return "preempted"
-        if not draft.fleet.books.tight(need.team, need.count):
-            return "preempted"
-        charges = self._charges(need)
-        if any(draft.fleet.books.refusal(need.team, charge) is None for charge in charges):
-            return "preempted"
-        for charge in charges:
-            mark, lifted = draft.mark(), dict[Key, Placement]()
-            way: Displacement = "preempted"
-            while (debit := draft.fleet.books.refusal(need.team, charge)) is not None:
-                key = self._debtor(need, debit)
-                if key is None and debit.lent and debit.workspace:
-                    # Nobody who borrowed may be asked; where preemption is allowed, anybody of the workspace who is lower may.
-                    debit = debit._replace(lent=False)
-                    key = self._debtor(need, debit)
-                if key is None:
-                    break
-                way = "reclaimed" if debit.lent else way
-                lifted[key] = draft.lift(key)
-            if debit is None:
-                draft.keep()
-                draft.forget(need)
-                gone.update(lifted)
-                return way
-            draft.back(mark)
-        return None
-
-    def _charges(self, need: Need) -> list[Charge]:
-        """What a place could count against the quota of its team, the least first; nothing where that does not matter."""
-        fleet = self._draft.fleet
-        return fleet.charges(need) if fleet.books.tight(need.team, need.count) else []
-
-    def _debtor(self, need: Need, debit: Debit) -> Key | None:
-        """Whose place counts against a limit and may be taken away: the lowest priority, and of those the one that is enough."""
-        draft, books = self._draft, self._draft.fleet.books
-        if not debit.lent and not draft.problem.preemption:
-            return None
-        teams = books.teams(books.workspace(need.team)) if debit.lent or debit.workspace else (need.team,)
-        if debit.lent:
-            teams = [team for team in teams if team != need.team and books.borrows(team, debit.key)]
-        # Of equal priority only what was borrowed goes back.
-        below = need.priority + (1 if debit.lent else 0)
-        found = []
-        for priority, name, charge in itertools.chain.from_iterable(self._charged_below(team, below) for team in teams):
-            service, much = key_of(name)[0], counted(charge, debit.key)
-            if (
-                much
-                and service != need.service
-                and service not in need.rules.together
-                and (key := draft.movable(name, leaving=True)) is not None
-            ):
-                size = much if much >= debit.short else -much
-                found.append((priority, much < debit.short, size, draft.needs[service].move_cost, key))
-        return min(found)[-1] if found else None
-
-    def _charged_below(self, team: str, priority: int) -> Iterator[tuple[int, str, Charge]]:
-        """(Priority, name, charge) of all that a team has below a priority, the lowest first."""
-        charged = self._draft.fleet.books.charged(team)
-        if not charged:
-            return
-        known = self._draft.fleet.books.known(team)
-        if "by priority" not in known:
-            those = ((self._draft.needs[key_of(name)[0]].priority, name, charge) for name, charge in charged.items())
-            known["by priority"] = sorted(those, key=operator.itemgetter(0))
-        yield from itertools.takewhile(lambda each: each[0] < priority, known["by priority"])
 
 
 def _size(need: Need) -> int:
