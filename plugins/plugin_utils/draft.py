@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import taken_from
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import room_question, taken_from
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, every, kind_of, offer_of, offers, question_of, ranked
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
@@ -195,10 +195,8 @@ class Draft:
 
     def _beside_kept_room(self, best: Offer, need: Need, replica: int, ports: Mapping[str, int]) -> Placement | None:
         """As :meth:`_taken`, of the best of a host or of the others that it has: room kept for rollouts may be in the way of some."""
-        host, fleet = best.host, self.fleet
-        own = need.service if need.service in fleet.keepers else ""
-        least = need.priority if fleet.preemption else 0
-        asked = ("no room", question_of(fleet, need), least, need.resources, own, tuple(ports.values()))
+        host = best.host
+        asked = ("no room", *room_question(self.fleet, host, need), tuple(ports.values()))
         if asked in host.answers:
             return None
         others = (each for each in sorted(every(host, need), key=lambda each: each.rank) if each.rank != best.rank)
@@ -206,8 +204,7 @@ class Draft:
             place = self._taken(offer, need, replica, ports)
             if place is not None:
                 return place
-        if not host.replicas.get(need.service):
-            host.answers[asked] = True
+        host.answers[asked] = True
         return None
 
     def place_at(self, need: Need, replica: int, where: Hint) -> Placement | None:

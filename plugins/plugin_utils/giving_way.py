@@ -194,9 +194,7 @@ class Room:
 
     def _fills(self, host: HostState, key: Key) -> bool:
         """Does a replica have something of its host that another place there would need, and that is not there beside it?"""
-        if ("fills", key) not in host.answers:
-            host.answers["fills", key] = self._is_full(host, self._draft.need_of(key), self._draft.placed[key])
-        return bool(host.answers["fills", key])
+        return host.once(("fills", key), lambda: self._is_full(host, self._draft.need_of(key), self._draft.placed[key]))
 
     def _is_full(self, host: HostState, need: Need, place: Placement) -> bool:
         if need.count > 1:
@@ -251,10 +249,7 @@ class Room:
 
     def _there(self, host: HostState) -> list[str]:
         """Everybody who is on one of its GPUs."""
-        if "there" not in host.answers:
-            host.answers["there"] = sorted({name for state in host.gpus for name in state.names()})
-        there: list[str] = host.answers["there"]
-        return there
+        return host.once("there", lambda: sorted({name for state in host.gpus for name in state.names()}))
 
     def _loose(self, need: Need) -> Set[str]:
         """The hosts of its environment on which there is anybody who has another place: the same until anything changes."""
@@ -361,15 +356,17 @@ class Room:
 
     def _lowest(self, host: HostState) -> int:
         """The lowest priority of those on a host who can be asked to go."""
-        if "lowest" not in host.answers:
-            keys = (self._draft.movable(name, needed=True, leaving=True) for state in host.gpus for name in state.names())
-            host.answers["lowest"] = min((self._draft.need_of(key).priority for key in keys if key is not None), default=101)
-        return int(host.answers["lowest"])
+
+        def found() -> int:
+            keys = (self._draft.movable(name, needed=True, leaving=True) for name in self._there(host))
+            return min((self._draft.need_of(key).priority for key in keys if key is not None), default=101)
+
+        return host.once("lowest", found)
 
     def _of_host(self, host: HostState, need: Need, priority: int, force: bool) -> Iterator[Way]:
         draft, there = self._draft, self._there(host)
-        if not there and not force:
-            return  # there is nobody who could move
+        if not there:
+            return
         known: dict[str, bool] = {}
 
         def may(name: str) -> bool:

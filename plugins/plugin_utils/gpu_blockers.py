@@ -30,8 +30,16 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 
 
-#: By kind of GPU of one host what lasts: see :meth:`Look._lasting`.
-Sizes = dict[t.Any, tuple[Need, tuple[t.Any, ...] | None]]
+class Lasting(t.NamedTuple):
+    """What is in the way whoever is on a GPU: policy; and if it is too small, that. All else is asked of the ``need`` that would fit."""
+
+    need: Need
+    policy: tuple[Blocker, ...]
+    size: Blocker | None
+
+
+#: By kind of GPU of one host; None where nothing could be done about its size.
+Sizes = dict[object, Lasting | None]
 
 
 class Look:
@@ -51,13 +59,11 @@ class Look:
         kind = (self.gpu.board, self.gpu.memory_mib, id(self.state.cutter), self.gpu.uuid if self.gpu.pin is not None else "")
         if kind not in sizes:
             sizes[kind] = self._lasting()
-        # All else is asked of what it would be then.
-        self.need, lasting = sizes[kind]
+        lasting = sizes[kind]
         if lasting is None:
             return None
-        self.mode = MODE_OF[self.need.isolation]
-        *policy, size = lasting
-        found = [*policy, *self._closed(), *([] if size is None else [size])]
+        self.need, self.mode = lasting.need, MODE_OF[lasting.need.isolation]
+        found = [*lasting.policy, *self._closed(), *([] if lasting.size is None else [lasting.size])]
         per_gpu = self.need.rules.max_per_gpu
         if per_gpu is not None and self.state.replicas.get(self.need.service, 0) >= per_gpu:
             found.append(Blocker("spread", tuple(self.scene.spread_wider(self.need, "max_per_gpu", per_gpu))))
@@ -68,16 +74,14 @@ class Look:
             found.append(used)
         return tuple(found)
 
-    def _lasting(self) -> tuple[Need, tuple[t.Any, ...] | None]:
-        """What is in the way whoever is on the GPU, that it is too small last (None: it is not); and the need as it would be if it were
-        not. None where nothing could be done about that."""
+    def _lasting(self) -> Lasting | None:
         size = self._size()
         if size is not None:
             if not size.options:
-                return self.need, None
+                return None
             self.need = eased(self.need, size.best.edits)
             self.mode = MODE_OF[self.need.isolation]
-        return self.need, (*self._board(), *self._policy(), size)
+        return Lasting(self.need, (*self._board(), *self._policy()), size)
 
     def _is_unseen(self) -> bool:
         """Does nobody see what it has, because a guest has it or it is lost?"""

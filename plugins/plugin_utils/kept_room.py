@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, every, question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Slices
@@ -33,20 +34,29 @@ class Kept:
 
 def keepers(fleet: Fleet, host: HostState) -> list[Need]:
     """Services with a replica on the host that want room kept there, whoever comes first before the others."""
-    there = [need for service, need in fleet.keepers.items() if host.replicas.get(service, 0) > 0]
-    return sorted(there, key=lambda need: (-need.priority, need.isolation != "exclusive", -need.count, -need.memory_mib, need.service))
+
+    def found() -> list[Need]:
+        there = [need for service, need in fleet.keepers.items() if host.replicas.get(service, 0) > 0]
+        return sorted(there, key=lambda need: (-need.priority, need.isolation != "exclusive", -need.count, -need.memory_mib, need.service))
+
+    return host.once("keepers", found)
+
+
+def room_question(fleet: Fleet, host: HostState, need: Need) -> tuple[object, ...]:
+    """Equal for needs to which kept room on a host leaves the same; who has replicas there, or keeps room, is like no other."""
+    own = need.service if need.service in fleet.keepers or host.replicas.get(need.service) else ""
+    return (question_of(fleet, need), _least(fleet, need), need.resources, own)
+
+
+def _least(fleet: Fleet, need: Need) -> int:
+    """The lowest priority whose room a need has to leave: with preemption it could take the places themselves."""
+    return need.priority if fleet.preemption else -1
 
 
 def kept(fleet: Fleet, host: HostState, least: int = -1) -> Kept:
     """For whom there is room beside everything that is on the host. ``least``: only services of this priority or a higher one."""
-    if "keepers" not in host.answers:
-        host.answers["keepers"] = keepers(fleet, host)
-    there = [need for need in host.answers["keepers"] if need.priority >= least]
-    asked = ("room", len(there))  # the highest come first
-    if asked not in host.answers:
-        host.answers[asked] = _kept(fleet, host, there)
-    found: Kept = host.answers[asked]
-    return found
+    there = [need for need in keepers(fleet, host) if need.priority >= least]
+    return host.once(("room", len(there)), partial(_kept, fleet, host, there))  # the highest come first
 
 
 def _kept(fleet: Fleet, host: HostState, there: Sequence[Need]) -> Kept:
@@ -74,16 +84,13 @@ def taken_from(fleet: Fleet, host: HostState, need: Need, place: Placement, stat
 
     With preemption a replica may take the room of lower priorities: it could take the places themselves.
     """
-    if need.service not in fleet.keepers and not any(host.replicas.get(service, 0) > 0 for service in fleet.keepers):
+    if need.service not in fleet.keepers and not keepers(fleet, host):
         return ()
-    least = need.priority if fleet.preemption else -1
+    least = _least(fleet, need)
     own = need.service if need.service in fleet.keepers else ""
     size = (need.memory_mib, need.compute, need.resources, own)
     asked = ("taken from", least, *size, place.mode, place.sharing, place.gpus, place.slice, tuple(port for _name, port in place.ports))
-    if asked not in host.answers:
-        host.answers[asked] = _taken_from(fleet, host, need, place, states, least)
-    found: tuple[str, ...] = host.answers[asked]
-    return found
+    return host.once(asked, partial(_taken_from, fleet, host, need, place, states, least))
 
 
 def _taken_from(fleet: Fleet, host: HostState, need: Need, place: Placement, states: tuple[GpuState, ...], least: int) -> tuple[str, ...]:
@@ -99,7 +106,7 @@ def _taken_from(fleet: Fleet, host: HostState, need: Need, place: Placement, sta
 
 def rooms(fleet: Fleet, need: Need) -> dict[str, frozenset[str]]:
     """The services that have room kept on each host, as far as the need has to leave it to them."""
-    least = need.priority if fleet.preemption else -1
+    least = _least(fleet, need)
     turns = sorted({turn for service in fleet.keepers for turn in fleet.diary.having(service)})
     hosts = [fleet.by_turn[turn] for turn in turns]
     return {host.host.name: kept(fleet, host, least).services for host in hosts}
@@ -116,13 +123,7 @@ def in_the_way(fleet: Fleet, host: HostState, need: Need) -> tuple[str, ...]:
     """Services whose kept room is all that keeps a need from the host; nothing when it has another place there, or none at all."""
     if not fleet.keepers or not host.free.holds(need.resources):
         return ()
-    # With replicas of its own there, its answer is its own.
-    own = need.service if need.service in fleet.keepers or host.replicas.get(need.service) else ""
-    asked = ("in the way", question_of(fleet, need), need.priority if fleet.preemption else -1, need.resources, own)
-    if asked not in host.answers:
-        host.answers[asked] = _in_the_way(fleet, host, need)
-    found: tuple[str, ...] = host.answers[asked]
-    return found
+    return host.once(("in the way", *room_question(fleet, host, need)), partial(_in_the_way, fleet, host, need))
 
 
 def _in_the_way(fleet: Fleet, host: HostState, need: Need) -> tuple[str, ...]:

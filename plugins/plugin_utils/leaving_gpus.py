@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MPS, Need
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
 # So many sets of GPUs are looked at where a replica has several, and so many of them are told.
@@ -77,7 +77,7 @@ def _shares(state: GpuState, need: Need, may: May, need_of: Callable[[str], Need
     if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None:
         yield (state.gpu.pci, -1), ()
         return
-    most = min(state.host.shared_max, state.gpu.mps_clients) if need.sharing == MPS else state.host.shared_max
+    most = state.host.most_sharers(state.gpu, need.sharing)
 
     def enough(names: Sequence[str]) -> bool:
         gone = list(map(need_of, names))

@@ -72,12 +72,11 @@ class _Ranking:
         self.question = question
         self._diary, self._read = fleet.diary, 0
         self._hosts = fleet.by_turn
-        twins = [[turn] for turn in range(len(self._hosts))] if barred else fleet.twins
-        # Of each host those that look like it; of each of those how many were asked, or had a change.
-        self._twins = {turn: alike for alike in twins if len(alike) > 1 for turn in alike}
-        self._past = dict.fromkeys(map(id, twins), 0)
+        # Of each host that looks like others all of these; by the first of them, how many were asked, or had a change.
+        self._twins = {} if barred else fleet.twin_of
+        self._past: dict[int, int] = {}
         # Whom to ask besides those on which something changed.
-        self._unasked = {alike[0] for alike in twins}
+        self._unasked = set(range(len(self._hosts))) if barred else {alike[0] for alike in fleet.twins}
         # Of each host its answers when it was asked, which are others after a change, and its offer then.
         self._asked: list[object] = [None] * len(self._hosts)
         self._offers: list[Offer | None] = [None] * len(self._hosts)
@@ -116,10 +115,10 @@ class _Ranking:
 
     def _next(self, twins: Sequence[int]) -> Sequence[int]:
         """The first of hosts that look alike on which nothing has changed, unless it was asked."""
-        before = past = self._past[id(twins)]
+        before = past = self._past.get(twins[0], 0)
         while past < len(twins) and self._hosts[twins[past]].touched:
             past += 1
-        self._past[id(twins)] = past
+        self._past[twins[0]] = past
         return twins[past : past + 1] if past > before else ()
 
     def _set(self, number: int, asked: object, offer: Offer | None) -> None:

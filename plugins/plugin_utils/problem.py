@@ -205,6 +205,10 @@ class Host:
         """May the service be here, whatever room there is: is the environment its own, and may the class of its data be here?"""
         return self.environment == need.environment and self.may_have(need)
 
+    def most_sharers(self, gpu: Gpu, sharing: Sharing) -> int:
+        """How many one of its GPUs serves at once when it is shared so."""
+        return min(self.shared_max, gpu.mps_clients) if sharing == MPS else self.shared_max
+
     def may_have(self, need: Need) -> bool:
         """May the class of data that the service handles be here? A service that names none goes anywhere."""
         return not need.data_class or need.data_class in self.data_classes

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from functools import cached_property, lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
@@ -26,6 +26,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Sharing,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Books, Charge, Debit, share_charge, slice_charge, whole_charge
+
+T = t.TypeVar("T")
 
 
 class GpuState:
@@ -344,6 +346,13 @@ class HostState:
         for one, others in peers.items():
             self.by_uuid[one].peers = frozenset(others)
 
+    def once(self, asked: object, found: Callable[[], T]) -> T:
+        """What is found, and found again only after something has changed here."""
+        if asked not in self.answers:
+            self.answers[asked] = found()
+        known: T = self.answers[asked]
+        return known
+
     @property
     def touched(self) -> bool:
         """Has anything changed here since the fleet was made?"""
@@ -535,6 +544,11 @@ class Fleet:
             f"{need.service}-{number}" for need in problem.needs if need.adopted for number in range(1, need.replicas + 1)
         )
         self.asked = frozenset(port for need in problem.needs for _name, port in need.ports if port is not None)
+
+    @cached_property
+    def twin_of(self) -> dict[int, list[int]]:
+        """By the turn of a host that looks like others, all of these."""
+        return {turn: alike for alike in self.twins if len(alike) > 1 for turn in alike}
 
     @cached_property
     def twins(self) -> list[list[int]]:

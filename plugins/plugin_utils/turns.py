@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import why_not
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, Gpu, Host, Need, Placement, Problem, Resources, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Placement, Problem, Resources, Solution
 
 Key = tuple[str, int]
 # Of more who change their places only one order is looked at.
@@ -284,6 +284,6 @@ class _Site:
 
     def _shares(self, host: Host, gpu: Gpu, place: Placement, keys: list[Key]) -> bool:
         needs = [self._needs[key[0]] for key in keys if key[0] in self._needs]
-        most = min(host.shared_max, gpu.mps_clients) if place.sharing == MPS else host.shared_max
+        most = host.most_sharers(gpu, place.sharing)
         memory, compute = sum(need.memory_mib for need in needs), sum(need.compute or 0 for need in needs)
         return len(keys) <= most and memory <= gpu.memory_mib - host.shared_reserve_mib and compute <= host.shared_compute + 1e-6

@@ -20,7 +20,7 @@ from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import apart, joined, must_join
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, Need, Placement
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, share_charge, whole_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.exact_places import Board, Spot, places
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Key, Kind
@@ -209,7 +209,7 @@ class _Exact:
             return
         if need.sharing not in board.shares:
             board.shares[need.sharing] = self._use(board, "shared")
-            most = min(state.host.shared_max, state.gpu.mps_clients) if need.sharing == MPS else state.host.shared_max
+            most = state.host.most_sharers(state.gpu, need.sharing)
             for what, much in (("memory", state.memory_free), ("compute", state.compute_free), ("clients", most - len(state.tenants))):
                 row = board.rows[f"{need.sharing} {what}"] = program.add_row(upper=0)
                 program.add_entry(row, board.shares[need.sharing], -much)

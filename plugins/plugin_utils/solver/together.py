@@ -169,7 +169,7 @@ class _Model:
                 self._whole[place] = group.rows["whole"] = self._offer(column, 1)
         for sharing in _SHARINGS:
             if state.refusal("shared", sharing) is None:
-                most = min(state.host.shared_max, state.gpu.mps_clients) if sharing == MPS else state.host.shared_max
+                most = state.host.most_sharers(state.gpu, sharing)
                 mixes = shares(state.memory_free, state.compute_free, most - len(state.tenants), self._shapes(state, sharing))
                 if mixes is not None:
                     self._mixes(group, once, sharing, mixes)
