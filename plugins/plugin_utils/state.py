@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from functools import cached_property, lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.diary import Diary
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut, Cutter, Slices, cutter_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.placement_rules import Rulebook
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
@@ -283,28 +284,6 @@ def _set_of(ports: tuple[int, ...]) -> frozenset[int]:
     return frozenset(ports)
 
 
-class Diary:
-    """What happened to the hosts of a fleet, for whoever remembers what they said: one after the other those on which anything changed.
-
-    Hosts are named by their turn: they know their diary, and two that know each other would stay in memory until a sweep.
-    """
-
-    def __init__(self) -> None:
-        self.changed: list[int] = []
-        self._having: dict[str, set[int]] = {}
-
-    def having(self, service: str) -> Collection[int]:
-        """The hosts that have replicas of a service."""
-        return self._having.get(service, ())
-
-    def note(self, host: HostState, service: str) -> None:
-        """The host has got a replica of a service, or let one go."""
-        if host.replicas.get(service):
-            self._having.setdefault(service, set()).add(host.turn)
-        elif service in self._having:
-            self._having[service].discard(host.turn)
-
-
 class HostState:
     """One host: resources and ports that are left, and its GPUs by PCI address."""
 
@@ -388,7 +367,7 @@ class HostState:
         self.diary.changed.append(self.turn)
         if now != self.replicas:
             for service in {**now, **self.replicas}:
-                self.diary.note(self, service)
+                self.diary.note(self.turn, self.replicas, service)
 
     def forget(self) -> None:
         """Something has changed here: what was said before holds no more."""
@@ -461,7 +440,7 @@ class HostState:
         self.ports.update({port: placement.name for _name, port in placement.ports})
         self.replicas[need.service] = self.replicas.get(need.service, 0) + 1
         self.books.book(placement.name, need.team, self.charge(need, placement))
-        self.diary.note(self, need.service)
+        self.diary.note(self.turn, self.replicas, need.service)
         self.forget()
 
     def unseat(self, need: Need, placement: Placement) -> None:
@@ -471,7 +450,7 @@ class HostState:
             del self.ports[port]
         self.replicas[need.service] -= 1
         self.books.strike(placement.name)
-        self.diary.note(self, need.service)
+        self.diary.note(self.turn, self.replicas, need.service)
         self.forget()
         for state in self.usable(placement.gpus):
             state.leave(placement.name, need.service, need.memory_mib, need.compute or 0)
