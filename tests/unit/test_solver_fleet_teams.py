@@ -50,7 +50,7 @@ def quotas(seed: int, held: float) -> Broken:
 def cost(broken: Broken, amount: NDArray[np.float64] | None) -> float:
     """Of the program with these whole numbers; raises where they break a row."""
     assert amount is not None
-    return broken.program.solve(relaxed=True, fixed=(broken.columns, amount)).objective
+    return broken.program.solve(relaxed=True, within=(broken.columns, amount, amount)).objective
 
 
 @pytest.mark.parametrize("held", [0.15, 0.3])

@@ -83,7 +83,7 @@ def _most_worth(options: Options, team: int, own: Ints, worth: Floats, nearly: f
     # Whoever costs more than whole numbers can lose at all is in no solution that is better than the one rounded down.
     hopeless = (relaxed.values < 1e-6) & (relaxed.reduced > -relaxed.objective - least + 1e-6)
     try:
-        return max(least, -program.solve(Limits(absolute=nearly, nodes=NODES), fixed=(numpy.flatnonzero(hopeless), 0.0)).bound)
+        return max(least, -program.solve(Limits(absolute=nearly, nodes=NODES), within=(numpy.flatnonzero(hopeless), 0.0, 0.0)).bound)
     except SolverError:
         return -relaxed.objective
 

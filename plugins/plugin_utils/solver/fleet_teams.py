@@ -42,10 +42,13 @@ DEAR = 8.0
 FLEXIBLE = 2
 # So many times the GPUs that are not worth the work are too many for those who come last.
 FAR = 5
+# Those who come last are sought so near to the linear program's numbers at first, and without what it does not use and that would cost so
+# many GPUs: a third of the program, and as good numbers as a rule.
+CLOSE, IDLE = 1, 0.02
 # How far from the linear program's numbers a team's are sought, one after the other, in replicas of a column; and what each replica away
 # from them costs, so that of many equal answers the nearest is taken.
 REACHES, AWAY = (2, 40), 0.01
-TEAM = Limits(absolute=0.05, nodes=200)
+TEAM = Limits(absolute=0.1, nodes=50, once=True)
 # What a replica of a held priority, and a core, a GiB or a GPU of what teams share cost when they are missing: so every try has an answer.
 LACK_REPLICA, LACK_SHARED = 1e4, 100.0
 
@@ -118,7 +121,7 @@ class _Teams:
                 last.add(one)
         enough, count, found = self.now.objective + FAR * limits.absolute, FLEXIBLE, list[Outcome]()
         while True:
-            answer = self._together(~numpy.isin(team, list(last)), limits)
+            answer = self._together(~numpy.isin(team, list(last)), limits, enough)
             found += [] if answer is None else [answer]
             # Where it is dear in spite of one more try, it is not for lack of teams.
             if len(last) == len(teams) or len(found) == 2 or (answer is not None and answer.objective <= enough):
@@ -138,7 +141,7 @@ class _Teams:
         best: tuple[Floats, Outcome] | None = None
         for _try in range(TRIES):
             answer = small.solve(lines, start, base.objective)
-            if answer is None or (best is not None and answer[0] >= best[1].objective - WORTH):
+            if answer is None:
                 break
             after = self._fixed(columns, answer[1])
             if after is None:
@@ -146,7 +149,8 @@ class _Teams:
             lines.append(_Line(after.objective, after.reduced[columns], answer[1]))
             if best is None or after.objective < best[1].objective:
                 best = answer[1], after
-            if after.objective <= base.objective + WORTH:
+            # No other numbers cost less than the small program said of these.
+            if best[1].objective <= max(answer[0], base.objective) + WORTH:
                 break
         if best is None or best[1].objective > base.objective + DEAR:
             self.session.set_columns(columns, self.lower[columns], self.upper[columns])
@@ -170,12 +174,31 @@ class _Teams:
                 continue
         return None
 
-    def _together(self, whole: Bools, limits: Limits) -> Outcome | None:
-        """The teams that are not whole yet, in one program; None where no whole numbers were found for them."""
-        try:
-            return self.broken.program.solve(limits, fixed=(self.broken.columns[whole], self.found[whole]))
-        except SolverError:
-            return None
+    def _together(self, whole: Bools, limits: Limits, enough: float) -> Outcome | None:
+        """The teams that are not ``whole`` yet, in one program; None where no whole numbers were found for them.
+
+        First close to the linear program's numbers, and where that is none or costs more than ``enough``, anywhere.
+        """
+        found = list[Outcome]()
+        for within in (self._close(whole), (self.broken.columns[whole], self.found[whole], self.found[whole])):
+            try:
+                found.append(self.broken.program.solve(limits, within=within))
+            except SolverError:
+                continue
+            if found[-1].objective <= enough:
+                break
+        return min(found, key=lambda each: each.objective, default=None)
+
+    def _close(self, whole: Bools) -> tuple[Ints, Floats, Floats]:
+        """(columns, their least, their most): ``whole`` ones as they are, the others near the linear program's, and what is idle at 0."""
+        columns = self.broken.columns
+        value, reduced = (part[: self.broken.program.columns] for part in (self.now.values, self.now.reduced))
+        least = numpy.where(whole, self.found, numpy.maximum(self.lower[columns], numpy.floor(value[columns] + NEARLY) - CLOSE))
+        most = numpy.where(whole, self.found, numpy.minimum(self.upper[columns], numpy.ceil(value[columns] - NEARLY) + CLOSE))
+        idle = (value < NEARLY) & (reduced > IDLE) & (self.lower <= 0.0)
+        idle[columns] = False
+        none = numpy.zeros(int(idle.sum()))
+        return numpy.append(columns, numpy.flatnonzero(idle)), numpy.append(least, none), numpy.append(most, none)
 
 
 class _Team:

@@ -171,11 +171,11 @@ class Program:
         limits: Limits | None = None,
         *,
         relaxed: bool = False,
-        fixed: tuple[Ints, t.Any] | None = None,
+        within: tuple[Ints, t.Any, t.Any] | None = None,
         start: Mapping[int, float] | None = None,
     ) -> Outcome:
-        """The best solution within ``limits``; ``relaxed``: as a linear program, whole numbers or not. ``fixed``: (columns, the value of
-        each or of all); the bound is then one of that smaller program. ``start``: values of some columns; where they are part of a
+        """The best solution within ``limits``; ``relaxed``: as a linear program, whole numbers or not. ``within``: (columns, their
+        least, their most) in place of their own bounds; the bound found is then one of that smaller program. ``start``: values of some columns; where they are part of a
         solution, the answer is no worse than that.
 
         :raises SolverError: there is none, or it was not found within the limits.
@@ -204,7 +204,7 @@ class Program:
         for name, value in options.items():
             if solver.setOptionValue(name, value) != highspy.HighsStatus.kOk:
                 raise SolverError(f"HiGHS does not know the option {name}")
-        if solver.passModel(self._model(whole if mixed else None, fixed)) == highspy.HighsStatus.kError:
+        if solver.passModel(self._model(whole if mixed else None, within)) == highspy.HighsStatus.kError:
             raise SolverError("HiGHS refused the program")
         if start:
             columns, values = numpy.fromiter(start.keys(), dtype=numpy.int32), numpy.fromiter(start.values(), dtype=float)
@@ -227,13 +227,12 @@ class Program:
             iterations=int(info.simplex_iteration_count),
         )
 
-    def _model(self, whole: t.Any, fixed: tuple[Ints, t.Any] | None = None) -> t.Any:
+    def _model(self, whole: t.Any, within: tuple[Ints, t.Any, t.Any] | None = None) -> t.Any:
         model = highspy.HighsLp()
         model.num_col_, model.num_row_ = self.columns, self.rows
         lower, upper = self.bounds()
-        if fixed is not None:
-            columns, values = fixed
-            lower[columns] = upper[columns] = values
+        if within is not None:
+            columns, lower[columns], upper[columns] = within
         model.col_cost_, model.col_lower_, model.col_upper_ = self.cost(), lower, upper
         model.row_lower_, model.row_upper_ = self.row_bounds()
         if whole is not None:

@@ -387,7 +387,7 @@ class _Model:
         worth = {column: -(_STEP**turn) for turn, level in enumerate(reversed(self.levels.values())) for column in level.columns}
         self.program.set_cost(dict.fromkeys(self.opened, 1.0) if few else worth)
         try:
-            return self.program.solve(_WORK if self.program.columns <= SMALL else _LARGE, fixed=(numpy.flatnonzero(~used), 0.0))
+            return self.program.solve(_WORK if self.program.columns <= SMALL else _LARGE, within=(numpy.flatnonzero(~used), 0.0, 0.0))
         except SolverError:
             return None
 
