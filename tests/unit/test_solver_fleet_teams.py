@@ -113,3 +113,29 @@ def test_what_cannot_be_whole_is_told() -> None:
     assert by_teams(broken, EXACT) is None
     with pytest.raises(SolverError):
         program.solve(EXACT)
+
+
+def test_whole_numbers_far_from_the_broken_ones_are_found_where_there_are_none_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3 a + 7 b = 29 with a at most 9: the broken numbers are a = 9 and b = 2/7, the only whole ones a = 5 and b = 2."""
+    monkeypatch.setattr(fleet_teams, "CLOSE", 0)
+    program = Program()
+    columns = np.asarray([program.add_column(upper=9.0, whole=True), program.add_column(upper=9.0, cost=1.0, whole=True)])
+    program.add_entries(program.add_row(29.0, 29.0), columns, np.asarray([3.0, 7.0]))
+    nobody = np.asarray([], dtype=np.int64)
+    found = by_teams(Broken(program, columns, np.asarray([0, 1]), np.asarray([False]), nobody, nobody), EXACT)
+    assert found is not None
+    assert found.tolist() == [5.0, 2.0]
+
+
+def test_what_the_broken_numbers_leave_idle_is_used_where_whole_ones_need_it() -> None:
+    """1.2 replicas have room on three cheap halves; two need half of a dear piece, too."""
+    program = Program()
+    replicas = program.add_column(upper=9.0, cost=1.0, whole=True)
+    half, piece = program.add_column(cost=0.1), program.add_column(cost=5.0)
+    room, asked, halves = program.add_row(upper=0.0), program.add_row(lower=1.2), program.add_row(upper=3.0)
+    for row, column, much in ((room, replicas, 1.0), (room, half, -0.5), (room, piece, -1.0), (asked, replicas, 1.0), (halves, half, 1.0)):
+        program.add_entry(row, column, much)
+    nobody = np.asarray([], dtype=np.int64)
+    found = by_teams(Broken(program, np.asarray([replicas]), np.asarray([0]), np.asarray([False] * 3), nobody, nobody), EXACT)
+    assert found is not None
+    assert found.tolist() == [2.0]

@@ -44,7 +44,7 @@ FLEXIBLE = 2
 FAR = 5
 # Those who come last are sought so near to the linear program's numbers at first, and without what it does not use and that would cost so
 # many GPUs: a third of the program, and as good numbers as a rule.
-CLOSE, IDLE = 1, 0.02
+CLOSE, IDLE = 4, 0.02
 # How far from the linear program's numbers a team's are sought, one after the other, in replicas of a column; and what each replica away
 # from them costs, so that of many equal answers the nearest is taken.
 REACHES, AWAY = (2, 40), 0.01
@@ -106,6 +106,8 @@ class _Teams:
             )
         self.now = self.session.solve(interior=True)
         self.found = numpy.zeros(len(broken.columns))
+        # What the teams cost that are too dear to be put into whole numbers first: as much as they will cost later, or nearly.
+        self.dear = 0.0
 
     def solve(self, limits: Limits) -> Floats | None:
         """As :func:`by_teams`."""
@@ -119,17 +121,21 @@ class _Teams:
         for one in teams[numpy.argsort(-many, kind="stable")].tolist():
             if one not in last and not self._settle(team == one):
                 last.add(one)
-        enough, count, found = self.now.objective + FAR * limits.absolute, FLEXIBLE, list[Outcome]()
+        enough, count, found = self.now.objective + self.dear + FAR * limits.absolute, FLEXIBLE, list[Outcome]()
         while True:
-            answer = self._together(~numpy.isin(team, list(last)), limits, enough)
+            whole = ~numpy.isin(team, list(last))
+            answer = self._together(limits, self._close(whole))
             found += [] if answer is None else [answer]
             # Where it is dear in spite of one more try, it is not for lack of teams.
             if len(last) == len(teams) or len(found) == 2 or (answer is not None and answer.objective <= enough):
-                best = min(found, key=lambda each: each.objective, default=None)
-                return None if best is None else numpy.round(best.values[self.broken.columns])
+                break
             # They cannot make up for the others, or at a high price only: one team more, then two, then four.
             count = 2 * count - FLEXIBLE + 1
             last |= set(flexible[:count])
+        if not found and (anywhere := self._together(limits)) is not None:
+            found = [anywhere]
+        best = min(found, key=lambda each: each.objective, default=None)
+        return None if best is None else numpy.round(best.values[self.broken.columns])
 
     def _settle(self, mine: Bools) -> bool:
         """Put a team's columns (which of all) into whole numbers; not where that costs too much or cannot be done."""
@@ -154,6 +160,7 @@ class _Teams:
                 break
         if best is None or best[1].objective > base.objective + DEAR:
             self.session.set_columns(columns, self.lower[columns], self.upper[columns])
+            self.dear += 0.0 if best is None else best[1].objective - base.objective
             self.now = self._solved() or base
             return False
         self.found[mine] = best[0]
@@ -174,20 +181,12 @@ class _Teams:
                 continue
         return None
 
-    def _together(self, whole: Bools, limits: Limits, enough: float) -> Outcome | None:
-        """The teams that are not ``whole`` yet, in one program; None where no whole numbers were found for them.
-
-        First close to the linear program's numbers, and where that is none or costs more than ``enough``, anywhere.
-        """
-        found = list[Outcome]()
-        for within in (self._close(whole), (self.broken.columns[whole], self.found[whole], self.found[whole])):
-            try:
-                found.append(self.broken.program.solve(limits, within=within))
-            except SolverError:
-                continue
-            if found[-1].objective <= enough:
-                break
-        return min(found, key=lambda each: each.objective, default=None)
+    def _together(self, limits: Limits, within: tuple[Ints, Floats, Floats] | None = None) -> Outcome | None:
+        """Whole numbers for all teams in one program, ``within`` these bounds; None where none were found."""
+        try:
+            return self.broken.program.solve(limits, within=within)
+        except SolverError:
+            return None
 
     def _close(self, whole: Bools) -> tuple[Ints, Floats, Floats]:
         """(columns, their least, their most): ``whole`` ones as they are, the others near the linear program's, and what is idle at 0."""
@@ -195,7 +194,7 @@ class _Teams:
         value, reduced = (part[: self.broken.program.columns] for part in (self.now.values, self.now.reduced))
         least = numpy.where(whole, self.found, numpy.maximum(self.lower[columns], numpy.floor(value[columns] + NEARLY) - CLOSE))
         most = numpy.where(whole, self.found, numpy.minimum(self.upper[columns], numpy.ceil(value[columns] - NEARLY) + CLOSE))
-        idle = (value < NEARLY) & (reduced > IDLE) & (self.lower <= 0.0)
+        idle = (value < NEARLY) & (reduced > IDLE) & (self.lower <= 0.0) & (self.upper == INFINITE)
         idle[columns] = False
         none = numpy.zeros(int(idle.sum()))
         return numpy.append(columns, numpy.flatnonzero(idle)), numpy.append(least, none), numpy.append(most, none)
