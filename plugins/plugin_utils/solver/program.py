@@ -174,9 +174,9 @@ class Program:
         within: tuple[Ints, t.Any, t.Any] | None = None,
         start: Mapping[int, float] | None = None,
     ) -> Outcome:
-        """The best solution within ``limits``; ``relaxed``: as a linear program, whole numbers or not. ``within``: (columns, their
-        least, their most) in place of their own bounds; the bound found is then one of that smaller program. ``start``: values of some columns; where they are part of a
-        solution, the answer is no worse than that.
+        """The best solution within ``limits``; ``relaxed``: as a linear program, whole numbers or not. ``within``: (columns, their least,
+        their most) in place of their own bounds; the bound found is then one of that smaller program. ``start``: values of some columns;
+        where they are part of a solution, the answer is no worse than that.
 
         :raises SolverError: there is none, or it was not found within the limits.
         """
