@@ -35,15 +35,18 @@ DIVES, SAVED = 6, 0.3
 # The parts of the last priority that are not worth the work of finding them: before its stage is left, and in whole numbers.
 SPARE, LOOSE = 8e-5, 7e-5
 NODES = 1
-# A fleet is large where so many replicas of the last priority are not worth the work: teams are put into whole numbers one after the other.
+# So few replicas of the last priority are put into whole numbers all at once, and more of them one team after the other: that takes a third
+# of the time and finds more of them.
+FEW = 500
+# A fleet is large where so many replicas of the last priority are not worth the work.
 SOME = 2.0
 # The part of all GPUs that is not worth the work of saving it.
 NEARLY_FEWEST = 1e-4
 # A replica is worth a little more GPUs than the last one takes: it comes before them where the two are even.
 EAGER = 1.1
-# The GPUs that a replica of the last priority is worth at least, and on a fleet that is not large; what a GPU costs besides in a group of
-# which the linear program opens fewer.
-LEAST_PRICE, PRICELESS, ELSEWHERE = 2.0, 1000.0, 0.3
+# The GPUs that a replica of the last priority is worth at least: on any fleet, on one that is not large, and where there are few of them;
+# what a GPU costs besides in a group of which the linear program opens fewer.
+LEAST_PRICE, DEAR, PRICELESS, ELSEWHERE = 2.0, 20.0, 1000.0, 0.3
 PATTERNS = Limits(gap=0.0, nodes=200)
 # A class on shared GPUs gets places on so many times the hosts that it needs; fewer where that takes too many GPUs.
 SPARES = (AT_ONCE_TO_SPARE, 1.4, 1.0)
@@ -61,10 +64,12 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
     if not levels:
         return rounding.best
     last, held = levels[-1], {level: relaxed.held[level] for level in levels[:-1]}
-    if LOOSE * relaxed.amount[rounding.priority == last].sum() >= SOME:
-        found = rounding.serve_by_teams(last, held, EAGER * relaxed.price) or rounding.serve(last, held)
-    else:
+    wanted = relaxed.amount[rounding.priority == last].sum()
+    if wanted < FEW:
         found = rounding.serve(last, held) or rounding.serve_by_teams(last, held, PRICELESS)
+    else:
+        price = EAGER * relaxed.price if LOOSE * wanted >= SOME else max(DEAR, EAGER * relaxed.price)
+        found = rounding.serve_by_teams(last, held, price) or rounding.serve(last, held)
     if not found:
         held = {}
         for level in levels:
