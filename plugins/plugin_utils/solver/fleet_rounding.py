@@ -35,8 +35,8 @@ DIVES, SAVED = 6, 0.3
 # The parts of the last priority that are not worth the work of finding them: before its stage is left, and in whole numbers.
 SPARE, LOOSE = 8e-5, 7e-5
 NODES = 1
-# So few replicas of the last priority are put into whole numbers all at once, and more of them one team after the other: that takes a third
-# of the time and finds more of them.
+# Fewer replicas of the last priority are put into whole numbers all at once, as many and more one team after the other: that takes less
+# time then, and mostly finds more of them.
 FEW = 500
 # A fleet is large where so many replicas of the last priority are not worth the work.
 SOME = 2.0

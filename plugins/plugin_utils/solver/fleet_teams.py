@@ -41,7 +41,9 @@ DEAR = 8.0
 # So many teams, the ones with most columns, wait for the others in any case.
 FLEXIBLE = 2
 # So many times the GPUs that are not worth the work are too many for those who come last.
-FAR = 5
+FAR = 2
+# So many of the teams that cost most come last then, too.
+DEAREST = 2
 # Those who come last are sought so near to the linear program's numbers at first, and without what it does not use and that would cost so
 # many GPUs: a third of the program, and as good numbers as a rule.
 CLOSE, IDLE = 4, 0.02
@@ -106,8 +108,8 @@ class _Teams:
             )
         self.now = self.session.solve(interior=True)
         self.found = numpy.zeros(len(broken.columns))
-        # What the teams cost that are too dear to be put into whole numbers first: as much as they will cost later, or nearly.
-        self.dear = 0.0
+        # What teams cost that are whole already.
+        self.cost_of: dict[int, float] = {}
 
     def solve(self, limits: Limits) -> Floats | None:
         """As :func:`by_teams`."""
@@ -121,17 +123,21 @@ class _Teams:
         for one in teams[numpy.argsort(-many, kind="stable")].tolist():
             if one not in last and not self._settle(team == one):
                 last.add(one)
-        enough, count, found = self.now.objective + self.dear + FAR * limits.absolute, FLEXIBLE, list[Outcome]()
+        enough, count, found = self.now.objective + FAR * limits.absolute, FLEXIBLE, list[Outcome]()
         while True:
             whole = ~numpy.isin(team, list(last))
-            answer = self._together(limits, self._close(whole))
+            answer, again = self._together(limits, self._close(whole)), bool(found)
             found += [] if answer is None else [answer]
             # Where it is dear in spite of one more try, it is not for lack of teams.
-            if len(last) == len(teams) or len(found) == 2 or (answer is not None and answer.objective <= enough):
+            if again or len(last) == len(teams) or (answer is not None and answer.objective <= enough):
                 break
-            # They cannot make up for the others, or at a high price only: one team more, then two, then four.
-            count = 2 * count - FLEXIBLE + 1
-            last |= set(flexible[:count])
+            if found:
+                # At a high price: the teams that cost most already may find something better together.
+                last |= set(sorted(self.cost_of, key=lambda one: -self.cost_of[one])[:DEAREST])
+            else:
+                # They cannot make up for the others: one team more, then two, then four.
+                count = 2 * count - FLEXIBLE + 1
+                last |= set(flexible[:count])
         if not found and (anywhere := self._together(limits)) is not None:
             found = [anywhere]
         best = min(found, key=lambda each: each.objective, default=None)
@@ -160,9 +166,9 @@ class _Teams:
                 break
         if best is None or best[1].objective > base.objective + DEAR:
             self.session.set_columns(columns, self.lower[columns], self.upper[columns])
-            self.dear += 0.0 if best is None else best[1].objective - base.objective
             self.now = self._solved() or base
             return False
+        self.cost_of[int(self.broken.team[mine][0])] = best[1].objective - base.objective
         self.found[mine] = best[0]
         # The session goes on from the best of the tries, which need not be the last.
         self.now = best[1] if lines[-1].amount is best[0] else self._fixed(columns, best[0]) or best[1]
