@@ -232,7 +232,8 @@ class Program:
         model.num_col_, model.num_row_ = self.columns, self.rows
         lower, upper = self.bounds()
         if within is not None:
-            columns, lower[columns], upper[columns] = within
+            columns, least, most = within
+            lower[columns], upper[columns] = least, most
         model.col_cost_, model.col_lower_, model.col_upper_ = self.cost(), lower, upper
         model.row_lower_, model.row_upper_ = self.row_bounds()
         if whole is not None:
