@@ -46,7 +46,7 @@ NEARLY_FEWEST = 1e-4
 EAGER = 1.1
 # The GPUs that a replica of the last priority is worth at least: on any fleet, on one that is not large, and where there are few of them;
 # what a GPU costs besides in a group of which the linear program opens fewer.
-LEAST_PRICE, DEAR, PRICELESS, ELSEWHERE = 2.0, 20.0, 1000.0, 0.3
+LEAST_PRICE, HIGH_PRICE, PRICELESS, ELSEWHERE = 2.0, 20.0, 1000.0, 0.3
 PATTERNS = Limits(gap=0.0, nodes=200)
 # A class on shared GPUs gets places on so many times the hosts that it needs; fewer where that takes too many GPUs.
 SPARES = (AT_ONCE_TO_SPARE, 1.4, 1.0)
@@ -68,8 +68,8 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
     if wanted < FEW:
         found = rounding.serve(last, held) or rounding.serve_by_teams(last, held, PRICELESS)
     else:
-        price = EAGER * relaxed.price if LOOSE * wanted >= SOME else max(DEAR, EAGER * relaxed.price)
-        found = rounding.serve_by_teams(last, held, price) or rounding.serve(last, held)
+        least = LEAST_PRICE if LOOSE * wanted >= SOME else HIGH_PRICE
+        found = rounding.serve_by_teams(last, held, max(least, EAGER * relaxed.price)) or rounding.serve(last, held)
     if not found:
         held = {}
         for level in levels:
@@ -133,7 +133,7 @@ class _Rounding:
     def serve_by_teams(self, level: int, held: dict[int, int], price: float) -> bool:
         """As :meth:`serve` with the last priority, but a replica is worth no more GPUs than ``price``, and team by team."""
         options, relaxed, chosen = self.options, self.relaxed, self.chosen
-        near = self._near(level, held, max(LEAST_PRICE, price))
+        near = self._near(level, held, price)
         program, rows = near.program, near.rows
         # Each cut speaks of one team, too.
         private = numpy.concatenate((rows.of_one_team(), numpy.repeat((False, True), (len(relaxed.spread), len(relaxed.cuts)))))

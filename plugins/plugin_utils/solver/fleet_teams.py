@@ -44,8 +44,8 @@ FLEXIBLE = 2
 FAR = 2
 # So many of the teams that cost most come last then, too.
 DEAREST = 2
-# Those who come last are sought so near to the linear program's numbers at first, and without what it does not use and that would cost so
-# many GPUs: a third of the program, and as good numbers as a rule.
+# Those who come last are sought so near to the linear program's numbers, and without what it does not use and that would cost so many
+# GPUs: a third of the program, and as good numbers as a rule. Where nothing is found for any teams, anywhere.
 CLOSE, IDLE = 4, 0.02
 # How far from the linear program's numbers a team's are sought, one after the other, in replicas of a column; and what each replica away
 # from them costs, so that of many equal answers the nearest is taken.
@@ -108,8 +108,6 @@ class _Teams:
             )
         self.now = self.session.solve(interior=True)
         self.found = numpy.zeros(len(broken.columns))
-        # What teams cost that are whole already.
-        self.cost_of: dict[int, float] = {}
 
     def solve(self, limits: Limits) -> Floats | None:
         """As :func:`by_teams`."""
@@ -118,33 +116,39 @@ class _Teams:
         flexible = teams[numpy.argsort(-size, kind="stable")].tolist()
         value = self.now.values[self.broken.columns]
         many = numpy.bincount(numpy.searchsorted(teams, team), weights=numpy.abs(value - numpy.round(value)) > NEARLY)
-        last = set(flexible[:FLEXIBLE])
+        last, cost_of = set(flexible[:FLEXIBLE]), dict[int, float]()
         # The most broken first: others can make up for them then.
         for one in teams[numpy.argsort(-many, kind="stable")].tolist():
-            if one not in last and not self._settle(team == one):
+            if one in last:
+                continue
+            cost = self._settle(team == one)
+            if cost is None:
                 last.add(one)
+            else:
+                cost_of[one] = cost
         enough, count, found = self.now.objective + FAR * limits.absolute, FLEXIBLE, list[Outcome]()
         while True:
-            whole = ~numpy.isin(team, list(last))
-            answer, again = self._together(limits, self._close(whole)), bool(found)
+            answer, again = self._together(limits, self._close(~numpy.isin(team, list(last)))), bool(found)
             found += [] if answer is None else [answer]
             # Where it is dear in spite of one more try, it is not for lack of teams.
             if again or len(last) == len(teams) or (answer is not None and answer.objective <= enough):
                 break
             if found:
                 # At a high price: the teams that cost most already may find something better together.
-                last |= set(sorted(self.cost_of, key=lambda one: -self.cost_of[one])[:DEAREST])
+                more = sorted(cost_of, key=lambda one: -cost_of[one])[:DEAREST]
+                if last.issuperset(more):
+                    # They were asked already.
+                    break
             else:
                 # They cannot make up for the others: one team more, then two, then four.
                 count = 2 * count - FLEXIBLE + 1
-                last |= set(flexible[:count])
-        if not found and (anywhere := self._together(limits)) is not None:
-            found = [anywhere]
-        best = min(found, key=lambda each: each.objective, default=None)
+                more = flexible[:count]
+            last.update(more)
+        best = min(found, key=lambda each: each.objective) if found else self._together(limits)
         return None if best is None else numpy.round(best.values[self.broken.columns])
 
-    def _settle(self, mine: Bools) -> bool:
-        """Put a team's columns (which of all) into whole numbers; not where that costs too much or cannot be done."""
+    def _settle(self, mine: Bools) -> float | None:
+        """Put a team's columns (which of all) into whole numbers: what that costs. None where it is too much or cannot be done."""
         columns = self.broken.columns[mine]
         small = _Team(self, columns)
         base = self.now
@@ -167,12 +171,11 @@ class _Teams:
         if best is None or best[1].objective > base.objective + DEAR:
             self.session.set_columns(columns, self.lower[columns], self.upper[columns])
             self.now = self._solved() or base
-            return False
-        self.cost_of[int(self.broken.team[mine][0])] = best[1].objective - base.objective
+            return None
         self.found[mine] = best[0]
         # The session goes on from the best of the tries, which need not be the last.
         self.now = best[1] if lines[-1].amount is best[0] else self._fixed(columns, best[0]) or best[1]
-        return True
+        return best[1].objective - base.objective
 
     def _fixed(self, columns: Ints, amount: Floats) -> Outcome | None:
         self.session.set_columns(columns, amount, amount)
