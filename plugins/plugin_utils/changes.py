@@ -45,6 +45,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     without,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import answered
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.trials import Key, Trials, waiting_in
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_place
@@ -87,8 +88,10 @@ def propose(
         missing.setdefault(each.service, []).append(each.replica)
     needs = {need.service: need for need in problem.needs}
     found: dict[Key, Proposal] = {}
-    for service in sorted(missing, key=lambda name: (-needs[name].priority, name)):
-        for proposal in search.of_service(needs[service], missing[service]):
+    asked = [(needs[service], missing[service]) for service in sorted(missing, key=lambda name: (-needs[name].priority, name))]
+    search.look_ahead(asked)
+    for need, replicas in asked:
+        for proposal in search.of_service(need, replicas):
             found[(proposal.service, proposal.replica)] = proposal
     for key, change in by_quotas(search, [key for key, each in found.items() if not each.changes and each.cause == "quota"]):
         found[key] = replace(found[key], changes=(change,))
@@ -101,6 +104,10 @@ def propose(
 
 # Who has a place where a change is made at once, and the names of those who have none any more.
 _Early = tuple[set[Key], set[str]] | None
+
+
+# The binding cause of a need; (cause, what would take it away), the cheapest first; a host with room where only the site's rules bind.
+_Options = tuple[str, list[tuple[str, Option]], str]
 
 
 class _First(t.NamedTuple):
@@ -153,6 +160,7 @@ class Search(Trials):
         self.given = problem
         self.proving_at_once = 0 if self.many else budget // 4
         self.known: dict[Need, _Known] = {}
+        self.ahead: dict[Need, tuple[_Options, int]] = {}
         self.movers: list[str] = []
         # By edits: who has a place in the whole fleet after them, this plan being carried out before; by change: who has, if it is not.
         self.whole: dict[tuple[Edit, ...], set[Key] | None] = {}
@@ -171,10 +179,11 @@ class Search(Trials):
         if need.adopted:
             yield from (Proposal(need.service, number, "adopted") for number in rest)
             return
-        own = need.service in self.at or need.rules.all_or_nothing or need.keep_room or self.scene.fleet.rulebook.alone(need)
-        alike = need if own else replace(need, service=SELF)
+        alike = self._alike(need)
         if alike not in self.known:
-            self.known[alike] = _Known(*self._options(alike, rest), self.kinds.of(alike))
+            options, looked = self.ahead.get(alike) or self._looked(alike, rest)
+            self.scene.looked += looked
+            self.known[alike] = _Known(*options, self.kinds.of(alike))
         known = self.known[alike]
         cause = known.cause
         options = [(word, named(option, need.service)) for word, option in known.options]
@@ -202,8 +211,30 @@ class Search(Trials):
             for number in rest:
                 yield Proposal(need.service, number, self.words.get(number, cause), (added,) if added and number in more else ())
 
-    def _options(self, need: Need, replicas: Sequence[int]) -> tuple[str, list[tuple[str, Option]], str]:
-        """The binding cause; (cause, what would take it away), the cheapest first; a host with room where only the site's rules bind."""
+    def look_ahead(self, asked: Iterable[tuple[Need, Sequence[int]]]) -> None:
+        """What could be tried for each kind of needs, as far as that does not hang on what was tried for others: by two processes."""
+        kinds: dict[Need, Sequence[int]] = {}
+        environments = {host.environment for host in self.now.hosts}
+        for need, replicas in asked:
+            if not need.adopted and not need.rules.all_or_nothing and need.environment in environments:
+                kinds.setdefault(self._alike(need), replicas)
+        found = answered(lambda each: self._looked(*each), list(kinds.items()), lambda each: self.scene.bare(each[0]))
+        self.ahead = dict(zip(kinds, found, strict=True))
+
+    def _alike(self, need: Need) -> Need:
+        """The same for all that ask for the same and have no place yet."""
+        own = need.service in self.at or need.rules.all_or_nothing or need.keep_room or self.scene.fleet.rulebook.alone(need)
+        return need if own else replace(need, service=SELF)
+
+    def _looked(self, need: Need, replicas: Sequence[int]) -> tuple[_Options, int]:
+        """As :meth:`_options`, and at how many GPUs it looked for that: work that is not counted yet."""
+        before, self.scene.looked = self.scene.looked, 0
+        found = self._options(need, sorted(replicas))
+        looked, self.scene.looked = self.scene.looked, before
+        return found, looked
+
+    def _options(self, need: Need, replicas: Sequence[int]) -> _Options:
+        """What stands in the way of a need, and what could be tried."""
         hosts = [host for host in self.now.hosts if host.environment == need.environment]
         if not hosts:
             names = sorted({host.environment for host in self.now.hosts if not host.down})

@@ -65,11 +65,12 @@ def _slices(state: GpuState, need: Need, may: May) -> Iterator[Found]:
         return
     if state.best_cut(profiles) is not None:
         yield (state.gpu.pci, -1), ()
+    owners = state.owners
+    stay = {one for one in state.fixed if one not in owners or not may(owners[one])}
     for way in cutter.ways(state.fixed, profiles):
-        names = [state.owners.get(one, "") for one in way.gone]
         # Where the platform decides the slices, one is only given to somebody else.
-        if (not state.gpu.fixed or way.gone == (Slice(way.start, way.profile),)) and all(each and may(each) for each in names):
-            yield (state.gpu.pci, way.start), names
+        if stay.isdisjoint(way.gone) and (not state.gpu.fixed or way.gone == (Slice(way.start, way.profile),)):
+            yield (state.gpu.pci, way.start), [owners[one] for one in way.gone]
 
 
 def _shares(state: GpuState, need: Need, may: May, need_of: Callable[[str], Need]) -> Iterator[Found]:

@@ -25,7 +25,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin,
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import kept, robbed, rooms
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers, question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import named_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     GpuLayout,
@@ -38,6 +38,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Unplaced,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, take
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import answered
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
 
 __all__ = ["Offer", "make_plan", "offers"]
@@ -110,9 +111,13 @@ def _worth(draft: Draft, missing: _Missing) -> tuple[float, ...]:
 
 
 def _solution(draft: Draft, missing: _Missing, words: bool, proof: Proof | None = None) -> Solution:
+    if words:
+        unplaced = answered(lambda each: _unplaced(draft, *each), missing, lambda each: question_of(draft.fleet, each[0])[0])
+    else:
+        unplaced = [Unplaced(need.service, replica, "", "") for need, replica in missing]
     return Solution(
         placements=tuple(draft.placed[key] for key in sorted(draft.placed)),
-        unplaced=tuple(_unplaced(draft, need, replica) if words else Unplaced(need.service, replica, "", "") for need, replica in missing),
+        unplaced=tuple(unplaced),
         layouts=_layouts(draft.fleet),
         waiting=tuple(_waits(draft, missing)),
         displaced=draft.result(),
@@ -134,19 +139,18 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
 
     if missing == [] and (draft.kept or draft.leaving):
         return (draft, missing), Proof()
-    start = begin(problem)
-    if start.leaving:  # what they hold they may give back, and how much that is depends on where they go
+    if draft.drained:  # what they hold they may give back, and how much that is depends on where they go
         words = "who leaves a drained GPU or host gives back what others may take, and the solver does not know of it"
         return (draft, missing or []), Proof(unproven=words)
     waiting = [
         (need, replica)
-        for need in sorted(start.needs.values(), key=lambda each: each.service)
+        for need in sorted(draft.needs.values(), key=lambda each: each.service)
         for replica in range(1, need.replicas + 1)
-        if (need.service, replica) not in start.placed and not need.adopted
+        if (need.service, replica) not in draft.kept and not need.adopted
     ]
     # Where somebody serves already on a large fleet, who has a place one by one has one in any case: what a change brings can then be told
     # without a plan for all together.
-    must = {key for key in draft.placed if key not in start.placed} if draft.kept and not _is_small(problem) else set()
+    must = {key for key in draft.placed if key not in draft.kept} if draft.kept and not _is_small(problem) else set()
     if missing and must and draft.displaced:
         # Who gave way for them is still there at the start, where the program would find no place for them.
         return (draft, missing), _proof_of_others(draft, missing)
@@ -159,11 +163,13 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
         return _reached(waiting, draft), None if one_by_one[1] or draft.kept or draft.leaving else _opened(draft)
 
     reached, opened = others() if one_by_one else (None, None)
+    start = begin(problem) if missing is None else _beginning(problem, draft)
     found = together.plan_together(start.fleet, waiting, reached, opened, must, None, others)
     if found is None or not found.better:
         others()
     best = one_by_one or (draft, waiting)
     if found is not None and found.better:
+        start = begin(problem) if start is draft else start
         best = _better(best, (start, _Queue(start, found.hints).run()), must)
         again = _without_what_failed(problem, waiting, best[0], found.most) if found.small and not draft.kept else None
         best = best if again is None else _better(best, again, must)
@@ -172,6 +178,11 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
     if most is None and best[0].displaced:
         return best, _proof_of_others(*best)
     return best, _proof(_reached(waiting, best[0]), most, None if found is None else found.gpus)
+
+
+def _beginning(problem: Problem, draft: Draft) -> Draft:
+    """The plan before anybody who waits has a place: to look at, for it may be the draft itself, if that gave nobody one."""
+    return draft if draft.placed == draft.kept and not draft.displaced else begin(problem)
 
 
 def _proof_of_others(draft: Draft, missing: _Missing) -> Proof | None:
@@ -199,13 +210,16 @@ def _exactly(
     """Where a fleet is small enough, the best plan that there is, and how many of each priority can be served at most."""
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import exact
 
-    reached, start = _reached(waiting, best[0]), begin(problem)
+    draft = best[0]
+    reached = _reached(waiting, draft)
     proven = most is not None and not _open(reached, most)
-    if proven and start.placed:
+    if proven and draft.kept:
         return best, most
-    found = exact.plan_exactly(start.fleet, waiting, start.before, best[0].placed, proven, not start.placed, must)
+    start = _beginning(problem, draft)
+    found = exact.plan_exactly(start.fleet, waiting, start.before, draft.placed, proven, not draft.kept, must)
     if found is None:
         return best, most
+    start = begin(problem) if start is draft else start
     if found.better and _seated(start, found.hints):
         best = _better(best, (start, _Queue(start, found.hints).run()), must)
     return best, found.most

@@ -96,7 +96,7 @@ class Scene:
     def spots(self, need: Need, name: str) -> list[Spot]:
         """The hosts of the environment that something could make right, the cheapest first; of very many, those with most free."""
         found = []
-        bare = self._bare(need)
+        bare = self.bare(need)
         own = name if need.service in self.names_of else SELF
         of_gpus, room = self._host_blockers[bare], self._room_blockers[need.resources, need.ports, own, need.service]
         for host in self._likely.of(need):
@@ -112,7 +112,7 @@ class Scene:
     def everywhere(self, need: Need, cause: str) -> Option | None:
         """One thing that is in the way on many GPUs and nothing else, taken away on all of them: one alone may go to somebody who comes
         before; None where there are not several."""
-        bare = self._bare(need)
+        bare = self.bare(need)
         found = [
             blockers[0].best
             for host in self._likely.of(need)
@@ -127,7 +127,7 @@ class Scene:
         text = f"{ways[0].text}; and the same for {len(ways) - 1} more GPU{'s' if len(ways) > 2 else ''}"
         return option_of(ways[0].kind, text, *edits, more=1)
 
-    def _bare(self, need: Need) -> Need:
+    def bare(self, need: Need) -> Need:
         """All of a need that a GPU asks about: the same for many services that have no place yet."""
         service = need.service if need.service in self.names_of else SELF
         rules = Rules(max_per_gpu=need.rules.max_per_gpu)
@@ -248,7 +248,7 @@ class Scene:
 
     def misfit(self, need: Need) -> str | None:
         """What of a need no board of its hosts could serve, even empty, where that is so of all of them."""
-        bare = self._bare(need)
+        bare = self.bare(need)
         words = [Look(self, bare, state).misfit() for host in self._likely.of(need) for state in host.gpus]
         return words[0] if words and None not in words else None
 

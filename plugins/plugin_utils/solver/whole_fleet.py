@@ -24,7 +24,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Cut, cuts, reachable, rounded
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats, in_order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available, numpy, version
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.sharing_out import shared_out
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import shared_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
 
 if t.TYPE_CHECKING:

@@ -10,11 +10,10 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import sharing_out
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.sharing_out import shared_out
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import sharing_out
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import answered, shared_out
 
 HERE = os.getpid()
 
@@ -22,6 +21,14 @@ HERE = os.getpid()
 @pytest.fixture(autouse=True)
 def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+
+
+def nobody_is_left() -> bool:
+    """Is every child of this process gone, and known to be?"""
+    try:
+        return os.waitpid(-1, os.WNOHANG) is None
+    except ChildProcessError:
+        return True
 
 
 def test_both_processes_work() -> None:
@@ -34,7 +41,7 @@ def test_both_processes_work() -> None:
     found = shared_out(who, range(8))
     assert [piece for piece, _pid in found.values()] == list(found) == list(range(8))
     assert {pid == HERE for _piece, pid in found.values()} == {True, False}
-    assert multiprocessing.active_children() == []
+    assert nobody_is_left()
 
 
 def gone(piece: int) -> int:
@@ -68,7 +75,7 @@ def stuck(piece: int) -> int:
 def test_nobody_waits_without_end_for_a_process_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing_out, "PATIENCE", 0.1)
     assert shared_out(stuck, range(6)) == {piece: piece for piece in range(6)}
-    assert multiprocessing.active_children() == []
+    assert nobody_is_left()
 
 
 def test_the_other_process_has_no_handler_of_signals() -> None:
@@ -100,18 +107,66 @@ def test_an_error_is_the_same_wherever_it_happens() -> None:
 
     with pytest.raises(KeyError):
         shared_out(never, range(4))
-    assert multiprocessing.active_children() == []
+    assert nobody_is_left()
 
 
-@pytest.mark.parametrize("why", ["one processor", "no fork", "a process of a pool"])
+@pytest.mark.parametrize("why", ["one processor", "no fork"])
 def test_one_process_does_it_alone(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused() -> int:
         raise OSError("no more processes")
 
     if why == "one processor":
         monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
-    elif why == "no fork":
-        monkeypatch.setattr(os, "fork", refused)
     else:
-        monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(daemon=True))
+        monkeypatch.setattr(os, "fork", refused)
     assert shared_out(lambda _piece: os.getpid(), range(5)) == dict.fromkeys(range(5), HERE)
+
+
+def test_a_process_of_a_pool_has_help_too() -> None:
+    """As Ansible's workers are, to which multiprocessing refuses children."""
+
+    def who(_piece: int) -> int:
+        time.sleep(0.05)
+        return os.getpid()
+
+    def in_the_pool() -> None:
+        os._exit(len(set(shared_out(who, range(8)).values())))
+
+    worker = multiprocessing.get_context("fork").Process(target=in_the_pool, daemon=True)
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 2
+
+
+def test_an_answer_that_cannot_be_sent_is_found_here() -> None:
+    def unsendable(piece: int) -> Callable[[], int]:
+        time.sleep(0.02)
+        return lambda: piece
+
+    assert [each() for each in shared_out(unsendable, range(6)).values()] == list(range(6))
+
+
+def test_a_large_answer_comes_whole() -> None:
+    def large(piece: int) -> bytes:
+        time.sleep(0.02)
+        return bytes([piece]) * 1_000_000
+
+    assert shared_out(large, range(6)) == {piece: bytes([piece]) * 1_000_000 for piece in range(6)}
+
+
+def test_those_that_are_alike_are_asked_by_one_process_in_order() -> None:
+    seen: list[int] = []
+
+    def ask(number: int) -> tuple[int, int, tuple[int, ...]]:
+        time.sleep(0.005)
+        seen.append(number)
+        return number, os.getpid(), tuple(each for each in seen if each % 5 == number % 5)
+
+    found = answered(ask, range(40), lambda number: number % 5)
+    assert [number for number, _pid, _alike in found] == list(range(40))
+    assert {pid == HERE for _number, pid, _alike in found} == {True, False}
+    assert all(alike == tuple(range(number % 5, number + 1, 5)) for number, _pid, alike in found)
+
+
+def test_few_questions_are_answered_here() -> None:
+    assert answered(lambda number: (number, os.getpid()), [3, 1, 2], lambda _number: 0) == [(3, HERE), (1, HERE), (2, HERE)]

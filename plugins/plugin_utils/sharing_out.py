@@ -11,22 +11,21 @@ at the fork is never given back there): nothing here waits for it without end, a
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
+import pickle
+import select
 import signal
 import struct
 import time
 import typing as t
-from collections.abc import Callable, Iterator, Sequence
-
-if t.TYPE_CHECKING:
-    from multiprocessing.connection import Connection
-    from multiprocessing.context import ForkContext, ForkProcess
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 T = t.TypeVar("T")
+Asked = t.TypeVar("Asked")
 
 TICKET = struct.Struct("=I")
 PATIENCE = 2.0  # seconds at least that the other process has for what it took; as long as all took here, where that is more
+FEW = 16  # questions that are answered here, before a second process were at work
 FAREWELL = 10.0  # seconds that it has once it answered, for what is done at the end of a process: a measured one writes its figures
 
 
@@ -47,42 +46,78 @@ def shared_out(work: Callable[[int], T], pieces: Sequence[int]) -> dict[int, T]:
     return {piece: found[piece] if piece in found else work(piece) for piece in pieces}
 
 
+def answered(ask: Callable[[Asked], T], asked: Sequence[Asked], alike: Callable[[Asked], Hashable]) -> list[T]:
+    """What ``ask`` says of each, in order. Those that are ``alike`` are asked about by one process, one after the other: what it finds out
+    for one it knows of the next."""
+    if len(asked) < FEW:
+        return list(map(ask, asked))
+    groups: dict[Hashable, list[int]] = {}
+    for number, each in enumerate(asked):
+        groups.setdefault(alike(each), []).append(number)
+    pieces = sorted(groups.values(), key=len, reverse=True)
+    found = shared_out(lambda piece: [ask(asked[number]) for number in pieces[piece]], range(len(pieces)))
+    said = {number: answer for piece in found for number, answer in zip(pieces[piece], found[piece], strict=True)}
+    return [said[number] for number in range(len(asked))]
+
+
 class _Other(t.NamedTuple):
     """The other process. ``tickets``: a pipe with the pieces that neither process took yet; ``answers`` come once, when it is empty."""
 
-    process: ForkProcess
     tickets: int
-    answers: Connection
+    answers: t.BinaryIO
 
     def said(self, seconds: float) -> dict[int, t.Any]:
         """What it found, by piece; nothing, if it does not answer within ``seconds``."""
-        with contextlib.suppress(EOFError, OSError):
-            if self.answers.poll(seconds):
-                found: dict[int, t.Any] = self.answers.recv()
-                self.process.join(FAREWELL)
-                return found
-        return {}
+        if not self._waited(seconds):
+            return {}
+        try:
+            # It writes what is complete: once there is a part, the rest comes, or the end does.
+            found: dict[int, t.Any] = pickle.load(self.answers)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            return {}
+        self._waited(FAREWELL)
+        return found
+
+    def _waited(self, seconds: float) -> bool:
+        """Is there an answer, or the end of the process, within that time?"""
+        waiting = select.poll()
+        waiting.register(self.answers, select.POLLIN)
+        return bool(waiting.poll(1000 * seconds))
 
 
 def _other(work: Callable[[int], T], pieces: Sequence[int], ending: contextlib.ExitStack) -> _Other | None:
     """A second process at work, until ``ending``; None where there is none to be had."""
-    # A process of a pool may have no children; and only on Linux is it known which processors this one may use, and that forks are sound.
-    if multiprocessing.current_process().daemon or not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2:
+    # Only on Linux is it known which processors this one may use, and that forks are sound.
+    if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2:
         return None
-    context: ForkContext = multiprocessing.get_context("fork")
     try:
         tickets = _tickets(pieces)
         ending.callback(os.close, tickets)
-        answers, send = context.Pipe(duplex=False)
-        ending.callback(answers.close)
-        # Without an end of its own here, the pipe of answers ends with the other process.
-        with send:
-            process = context.Process(target=_help, args=(work, tickets, send), daemon=True)
-            process.start()
+        read, write = os.pipe()
+        answers = ending.enter_context(open(read, "rb"))
+        # Not by multiprocessing, which refuses children to processes of a pool, as Ansible's workers are.
+        process = _fork(write)
     except OSError:
         return None
+    if process == 0:
+        try:
+            answers.close()  # without a reader, writing fails and does not wait
+            _help(work, tickets, write)
+        finally:
+            os._exit(0)
     ending.callback(_ended, process)
-    return _Other(process, tickets, answers)
+    return _Other(tickets, answers)
+
+
+def _fork(write: int) -> int:
+    """As :func:`os.fork`; without an end of its own in the first process, the pipe of answers ends with the other one."""
+    process = -1
+    try:
+        process = os.fork()
+    finally:
+        if process:
+            os.close(write)
+    return process
 
 
 def _tickets(pieces: Sequence[int]) -> int:
@@ -106,17 +141,20 @@ def _taken(tickets: int) -> Iterator[int]:
         yield TICKET.unpack(ticket)[0]
 
 
-def _help(work: Callable[[int], T], tickets: int, send: Connection) -> None:
+def _help(work: Callable[[int], T], tickets: int, write: int) -> None:
     """The other process. Whatever ends it, the first one does the rest, and says what is wrong if anything is."""
     with contextlib.suppress(BaseException):
         # A handler of the first process that raises would lead this one out of here, into what its caller was about to do.
         for number in signal.valid_signals():
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
-        send.send({piece: work(piece) for piece in _taken(tickets)})
+        found = pickle.dumps({piece: work(piece) for piece in _taken(tickets)}, pickle.HIGHEST_PROTOCOL)
+        with open(write, "wb") as answers:
+            answers.write(found)
 
 
-def _ended(process: ForkProcess) -> None:
-    process.kill()
-    process.join()
-    process.close()
+def _ended(process: int) -> None:
+    # Somebody who wants to know nothing of children has them reaped by the kernel.
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
