@@ -37,8 +37,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
     Unplaced,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, take
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import answered
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, take
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
 
 __all__ = ["Offer", "make_plan", "offers"]

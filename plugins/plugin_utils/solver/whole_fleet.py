@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import shared_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealer, Dealt
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
@@ -24,7 +25,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Cut, cuts, reachable, rounded
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats, in_order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available, numpy, version
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import shared_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
 
 if t.TYPE_CHECKING:
@@ -33,8 +33,8 @@ if t.TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
 
-# The bound of a plan with so many replicas more, or this part of them, is as good as one of its own.
-NEAR, NEARLY = 2, 2e-4
+# The bound of a plan with replicas more that open so many GPUs, or this part of all, is as good as one of its own.
+NEAR, NEARLY = 2, 5e-4
 # Up to so many without a place the first order will do: filling finds places for the few. The other order is taken where it leaves less
 # than this part: what is nearly as good may be worse when all is done.
 FINE, BETTER = 15, 0.6
@@ -115,8 +115,10 @@ def _fewest(program: FleetProgram, served: dict[int, int]) -> Fewest | None:
 
 def _tells(fewest: Fewest, served: dict[int, int]) -> bool:
     """Is the bound as good for what is served as one of its own?"""
-    total = sum(served.values())
-    return fewest.knows(served) and sum(fewest.served.values()) - total <= max(NEAR, NEARLY * total)
+    if not fewest.knows(served):
+        return False
+    gpus = fewest.given(fewest.served)
+    return gpus - fewest.given(served) <= max(NEAR, NEARLY * gpus)
 
 
 def _holds(relaxed: Relaxed, served: dict[int, int]) -> bool:
