@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import typing as t
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
@@ -19,6 +20,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, H
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Change, change_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import SPACES, Grown, raise_words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, SELF, Edit, edited, listed
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import shared_out
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import Search
@@ -44,6 +46,7 @@ class _Kind:
 
 # Hosts that are not there, by name.
 _Hosts = Mapping[str, tuple[_Kind, Host]]
+_Places = Mapping[Key, Placement]
 
 
 def by_quotas(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Change]]:
@@ -91,7 +94,7 @@ def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Ch
     rest = set(waiting)
     teams = {search.scene.needs[service].team for service in search.missing} if search.now.quotas else set()
     known: _Hosts = {}
-    places: dict[Key, Placement] = {}
+    places: _Places = {}
     kinds = _kinds(search, waiting)
     for times in (1, 4) if search.budget else ():
         known = _known_hosts(search, kinds, times)
@@ -100,22 +103,26 @@ def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Ch
         if all(kind.waiting <= places.keys() for kind in kinds):
             break
     all_ = _taken(known, places)
-    few: _Hosts = {}
-    if all_:
-        now = _places(search, replace(_with(search, all_), moves=0, preemption=False))
-        few = _taken(all_, now)
-    if few and search.placed <= now.keys():
-        now = _places(search, _with(search, few), search.many)
+    raised, grown = _grown(search, teams, places, all_)
+    pieces: list[Callable[[], t.Any]] = [partial(_on_few, search, all_)]
+    if raised and search.many:
+        # With quotas that are raised: that does not hang on what is found without, and a second process looks at it meanwhile.
+        pieces.append(partial(_places, search, edited(_with(search, all_), raised)))
+    looked = shared_out(lambda piece: pieces[piece](), range(len(pieces)))
+    few, now = looked[0]
+    if few:
         found = dict(_told(search, rest, now, few, [], {}))
         yield from found.items()
         rest -= found.keys()
+    ahead: _Places | None = looked.get(1)
     for _try in range(TRIES if rest and (all_ or teams) else 0):
-        hosts = tuple(host for _kind, host in all_.values())
-        raised, grown = search.books.grown(teams, [each for key, each in places.items() if key not in search.placed], hosts)
-        all_ = all_ if raised else _one_more_each(known, all_, rest)
-        if not (raised or all_):
-            return
-        now = _places(search, edited(_with(search, all_), raised), search.many)
+        if ahead is None:
+            raised, grown = _grown(search, teams, places, all_)
+            all_ = all_ if raised else _one_more_each(known, all_, rest)
+            if not (raised or all_):
+                return
+            ahead = _places(search, edited(_with(search, all_), raised), search.many)
+        now, ahead = ahead, None
         found = dict(_told(search, rest, now, all_, raised, grown))
         yield from found.items()
         rest -= found.keys()
@@ -125,6 +132,20 @@ def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Ch
         # Some got more than in the plan before, and others nothing: quotas and hosts have to hold both.
         places = {**places, **now}
         all_ = _one_more_each(known, all_, missing)
+
+
+def _on_few(search: Search, hosts: _Hosts) -> tuple[_Hosts, _Places]:
+    """(Those of the hosts that are taken where quotas are as they are, who has which place with just these); none, where somebody loses
+    one."""
+    now = _places(search, replace(_with(search, hosts), moves=0, preemption=False)) if hosts else {}
+    few = _taken(hosts, now)
+    return (few, _places(search, _with(search, few), search.many)) if few and search.placed <= now.keys() else ({}, {})
+
+
+def _grown(search: Search, teams: Collection[str], places: _Places, hosts: _Hosts) -> tuple[list[Edit], Grown]:
+    """The quotas that it takes for these places, some on hosts that are not there: as edits, and how much more they are."""
+    new = [each for key, each in places.items() if key not in search.placed]
+    return search.books.grown(teams, new, tuple(host for _kind, host in hosts.values()))
 
 
 def _one_more_each(known: _Hosts, taken: _Hosts, missing: Iterable[Key]) -> _Hosts:

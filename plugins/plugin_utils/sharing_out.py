@@ -94,7 +94,7 @@ def _other(work: Callable[[int], T], pieces: Sequence[int], ending: contextlib.E
         tickets = _tickets(pieces)
         ending.callback(os.close, tickets)
         read, write = os.pipe()
-        answers = ending.enter_context(open(read, "rb"))
+        answers = ending.enter_context(os.fdopen(read, "rb"))
         # Not by multiprocessing, which refuses children to processes of a pool, as Ansible's workers are.
         process = _fork(write)
     except OSError:
