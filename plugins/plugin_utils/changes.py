@@ -408,7 +408,7 @@ class Search(Trials):
             self.proving -= 3 * waiting_in(problem) * len(problem.hosts) + 5 * len(problem.previous)
             if self.proving < 0:
                 return None
-            solution = make_plan(problem, trial=self.many)
+            solution = make_plan(problem, trial=self.many, words=False)
             now = {(place.service, place.replica) for place in solution.placements}
             forced = {(each.service, each.replica) for each in solution.displaced if each.way == "preempted"}
             self.held[asked] = now, [f"{service}-{number}" for service, number in sorted(forced & now & self.placed)]
@@ -441,7 +441,7 @@ class Search(Trials):
             work = ONE_PLAN + (waiting_in(problem) * sum(len(host.gpus) for host in problem.hosts)) ** 2 // 100
             able = self.given.previous != self.now.previous and work <= self.proving_at_once
             self.proving_at_once -= work if able else 0
-            then = {(place.service, place.replica) for place in make_plan(problem).placements} if able else set()
+            then = {(place.service, place.replica) for place in make_plan(problem, words=False).placements} if able else set()
             self.early[name] = (then, {f"{service}-{number}" for service, number in self.placed - then}) if able else None
         return self.early[name]
 

@@ -61,16 +61,16 @@ Made = t.TypeVar("Made")
 
 
 @without_sweeps
-def make_plan(problem: Problem, trial: bool = False, settled: Set[Key] = frozenset()) -> Solution:
+def make_plan(problem: Problem, trial: bool = False, settled: Set[Key] = frozenset(), *, words: bool = True) -> Solution:
     """Decide. Equal problems, in whatever order their parts come, give equal solutions.
 
     ``trial``: only who has which place one by one, without a reason for those who have none. On a fleet that serves, all of them have one
-    in the plan that is made in earnest too. ``settled``: of a trial, as for :func:`begin`.
+    in the plan that is made in earnest too. ``settled``: of a trial, as for :func:`begin`. ``words``: are reasons asked for?
     """
     if trial:
         return _solution(*_one_by_one(begin(problem, settled), settled), words=False)
     draft, missing, proof = _decided(problem)
-    return _solution(draft, missing, words=True, proof=proof)
+    return _solution(draft, missing, words=words, proof=proof)
 
 
 def _decided(problem: Problem) -> tuple[Draft, _Missing, Proof | None]:

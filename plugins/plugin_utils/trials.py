@@ -142,4 +142,5 @@ class Trials:
     def after(self, problem: Problem) -> set[Key]:
         """Who has a place in a plan of the whole fleet: in earnest, unless too many wait for that."""
         needs = tuple(need for need in problem.needs if need.service not in self.aside)
-        return {(place.service, place.replica) for place in make_plan(replace(problem, needs=needs), trial=self.many).placements}
+        made = make_plan(replace(problem, needs=needs), trial=self.many, words=False)
+        return {(place.service, place.replica) for place in made.placements}

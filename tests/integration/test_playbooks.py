@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import typing as t
@@ -200,6 +201,27 @@ def test_a_host_that_differs_from_the_plans_base_is_refused_with_the_difference(
     assert message == f"base: this host is not as it was when the plan was made: {difference}; plan again"
     assert site.mutations() == calls
     assert not (site.work / HOST / "services").exists()
+
+
+def test_many_without_a_place_are_told_the_same_by_one_process_and_by_two(make_site: MakeSite) -> None:
+    """Ansible's workers may have no children of multiprocessing's; the plan asks the kernel for one where there are two processors."""
+    site = make_site(host_a="a100-80gb:1")
+    site.variables(HOST, fleet_gpu_modes=["mig"], fleet_quotas={"teams": {"claims": {"memory": "60 GiB"}}})
+    for number in range(40):
+        site.manifest(f"ocr-{number:02d}", f"{(5, 10, 20, 38, 60)[number % 5]} GiB", priority=(30, 50, 80)[number % 3])
+    processors, files = os.sched_getaffinity(0), []
+    for able in (processors, {min(processors)}):
+        os.sched_setaffinity(0, able)
+        try:
+            site.done("plan", "--extra-vars", '{"fleet_fail_unplaced": false}')
+        finally:
+            os.sched_setaffinity(0, processors)
+        files.append((site.plans / "fleet.yml").read_bytes())
+        shutil.rmtree(site.plans)
+    assert files[0] == files[1]
+    unplaced = yaml.safe_load(files[0])["unplaced"]
+    assert len(unplaced) > 24
+    assert all("; what would help: " in each["reason"] for each in unplaced)
 
 
 def test_a_slice_that_comes_back_with_another_uuid_is_found_again(site: Site) -> None:
