@@ -181,9 +181,9 @@ class Search(Trials):
             return
         alike = self._alike(need)
         if alike not in self.known:
-            options, looked = self.ahead.get(alike) or self._looked(alike, rest)
+            seen, looked = self.ahead.get(alike) or self._looked(alike, rest)
             self.scene.looked += looked
-            self.known[alike] = _Known(*options, self.kinds.of(alike))
+            self.known[alike] = _Known(*seen, self.kinds.of(alike))
         known = self.known[alike]
         cause = known.cause
         options = [(word, named(option, need.service)) for word, option in known.options]
