@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import typing as t
 from collections import Counter
@@ -196,6 +197,26 @@ def test_what_is_told_in_a_crowded_fleet_is_true_of_the_whole_fleet(services: in
             after[change.edits] = {place.name for place in make_plan(change.apply(again)).placements}
         assert f"{each.service}-{each.replica}" in after[change.edits], change.sentence
         assert had - after[change.edits] <= set(change.lost), change.sentence
+
+
+@pytest.mark.parametrize("crowd", [False, True])
+def test_one_process_says_what_two_say(crowd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    forked: list[int] = []
+    fork = os.fork
+
+    def counted() -> int:
+        forked.append(fork())
+        return forked[-1]
+
+    monkeypatch.setattr(os, "fork", counted)
+    given_ = small_fleet.crowd(60, 12, 3) if crowd else small_fleet.world(160, 24, 3)
+    found = []
+    for processors in ({0}, {0, 1}):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid, able=processors: able)
+        solution = make_plan(given_)
+        found.append((solution, propose(given_, solution), len(forked)))
+    assert found[0] == (*found[1][:2], 0)
+    assert found[1][2] > 1
 
 
 def test_whoever_loses_a_place_by_preemption_is_named_also_where_others_who_wait_use_it() -> None:

@@ -6,6 +6,7 @@ nobody is asked to go for nothing. Counted, not timed."""
 
 from __future__ import annotations
 
+import os
 import random
 import typing as t
 from collections import Counter
@@ -27,6 +28,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 SHARED: dict[str, t.Any] = {"modes": ("shared",), "shared_max": 8}
+
+
+@pytest.fixture(autouse=True)
+def one_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a second process does is not counted here."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
 
 
 class Counted:

@@ -12,11 +12,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_bounds, fleet_program
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_bounds, fleet_program, whole_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import team_cuts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import read_problem
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import FleetProgram, Rows
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import Fewest, FleetProgram, Rows
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import reachable
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, Session, SolverError
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import models, world
@@ -101,6 +101,14 @@ def test_the_fewest_gpus_of_one_plan_say_how_many_others_need(seed: int) -> None
             assert fewest.given(fewer) <= best(options, fewer, None)
     for above in options.levels[:-1]:
         assert not fewest.knows({**served, above: served[above] - 1})
+
+
+@pytest.mark.parametrize(("price", "less", "enough"), [(34.0, 3, False), (34.0, 0, True), (0.6, 3, True), (0.6, 9, False), (0.0, 90, True)])
+def test_a_bound_is_found_anew_where_its_slope_says_little(price: float, less: int, enough: bool) -> None:
+    """Of the last replicas each may take dozens of GPUs, and those before them next to none."""
+    fewest = Fewest({2: 50, 1: 100}, 0, ((1000.0, price),))
+    assert whole_fleet._tells(fewest, {2: 50, 1: 100 - less}) is enough
+    assert not whole_fleet._tells(fewest, {2: 49, 1: 100})
 
 
 def test_what_is_planned_promises_no_more_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
