@@ -49,7 +49,7 @@ def of_one_gpu(host: HostState, need: Need, may: May, need_of: Callable[[str], N
         if not could_be(state, need):
             continue
         names = state.names()
-        if state.refusal(mode, need.sharing) is not None:
+        if state.refusal(mode, need.sharing, told=False) is not None:
             if names and all(map(may, names)):
                 yield (state.gpu.pci, 0), names
         elif mode == "mig":

@@ -169,7 +169,7 @@ def _slices(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator
     """Away from replicas of the same service, then the smallest profile, then the least change, then the least harm."""
     known: dict[tuple[str, int], tuple[str, ...]] = {}
     for state in states:
-        if state.cutter is None or state.refusal("mig") is not None or state.crowded(need):
+        if state.cutter is None or state.refusal("mig", told=False) is not None or state.crowded(need):
             continue
         # GPUs of one kind have one answer.
         kind = (state.gpu.board, id(state.cutter))
@@ -197,7 +197,7 @@ def _free(need: Need, states: Iterable[GpuState]) -> Iterable[list[GpuState]]:
     """The free GPUs of each board."""
     boards: dict[str, list[GpuState]] = {}
     for state in states:
-        fits = state.refusal("whole") is None and state.serves(need) and state.gpu.memory_mib >= need.memory_mib
+        fits = state.refusal("whole", told=False) is None and state.serves(need) and state.gpu.memory_mib >= need.memory_mib
         if fits and state.debit(need) is None:
             boards.setdefault(state.gpu.board, []).append(state)
     return boards.values()
@@ -216,7 +216,7 @@ def _several(host: HostState, need: Need, free: Sequence[GpuState], taken: Seque
 def _shares(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterator[Offer]:
     """Away from replicas of the same service, then a GPU that is shared already, then the fullest that serves."""
     for state in states:
-        if state.refusal("shared", need.sharing) is not None or not state.serves(need):
+        if state.refusal("shared", need.sharing, told=False) is not None or not state.serves(need):
             continue
         if state.crowded(need) or state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is not None:
             continue
