@@ -163,13 +163,14 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
         return _reached(waiting, draft), None if one_by_one[1] or draft.kept or draft.leaving else _opened(draft)
 
     reached, opened = others() if one_by_one else (None, None)
-    start = begin(problem) if missing is None else _beginning(problem, draft)
-    found = together.plan_together(start.fleet, waiting, reached, opened, must, None, others)
+    # Where it is not known yet who has a place one by one, ``others`` changes the draft while the solver looks.
+    before = begin(problem) if missing is None else _beginning(problem, draft)
+    found = together.plan_together(before.fleet, waiting, reached, opened, must, None, others)
     if found is None or not found.better:
         others()
     best = one_by_one or (draft, waiting)
     if found is not None and found.better:
-        start = begin(problem) if start is draft else start
+        start = begin(problem)
         best = _better(best, (start, _Queue(start, found.hints).run()), must)
         again = _without_what_failed(problem, waiting, best[0], found.most) if found.small and not draft.kept else None
         best = best if again is None else _better(best, again, must)
@@ -215,12 +216,11 @@ def _exactly(
     proven = most is not None and not _open(reached, most)
     if proven and draft.kept:
         return best, most
-    start = _beginning(problem, draft)
-    found = exact.plan_exactly(start.fleet, waiting, start.before, draft.placed, proven, not draft.kept, must)
+    before = _beginning(problem, draft)
+    found = exact.plan_exactly(before.fleet, waiting, draft.before, draft.placed, proven, not draft.kept, must)
     if found is None:
         return best, most
-    start = begin(problem) if start is draft else start
-    if found.better and _seated(start, found.hints):
+    if found.better and _seated(start := begin(problem), found.hints):
         best = _better(best, (start, _Queue(start, found.hints).run()), must)
     return best, found.most
 

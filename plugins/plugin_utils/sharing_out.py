@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Work in pieces that know nothing of each other, shared out to two processes.
 
-Python's threads take turns, so a second processor is of use to numpy's small steps in a second process only. It is a fork of this one: it
-has all the data at once, and only what it found is sent back. It may die or hang at any point (a lock that a thread of this process held
-at the fork is never given back there): nothing here waits for it without end, and it never gets further than its own work.
+Python's threads take turns, so a second processor is of use to it, and to numpy's small steps, in a second process only. That is a fork of
+this one: it has all the data at once, and only what it found is sent back. It may die or hang at any point (a lock that a thread of this
+process held at the fork is never given back there): nothing here waits for it without end, and it never gets further than its own work.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ T = t.TypeVar("T")
 Asked = t.TypeVar("Asked")
 
 TICKET = struct.Struct("=I")
-PATIENCE = 2.0  # seconds at least that the other process has for what it took; as long as all took here, where that is more
 FEW = 16  # questions that are answered here, before a second process were at work
+PATIENCE = 2.0  # seconds at least that the other process has for what it took; as long as all took here, where that is more
 FAREWELL = 10.0  # seconds that it has once it answered, for what is done at the end of a process: a measured one writes its figures
 
 
