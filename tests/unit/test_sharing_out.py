@@ -19,20 +19,31 @@ HERE = os.getpid()
 
 
 @pytest.fixture(autouse=True)
-def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+def forked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Two processors, whatever this machine has; the processes that were made by this one."""
+    made: list[int] = []
+    fork = os.fork
+
+    def noted() -> int:
+        if process := fork():
+            made.append(process)
+        return process
+
+    monkeypatch.setattr(os, "fork", noted)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    return made
 
 
-def nobody_is_left() -> bool:
-    """Is every child of this process gone, and known to be?"""
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return True
-    return False
+def all_gone(forked: list[int]) -> bool:
+    """Were there any, is each of them gone, and is that known? Other children of this process are other tests' business."""
+    assert forked
+    for process in forked:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(process, os.WNOHANG)
+    return True
 
 
-def test_both_processes_work() -> None:
+def test_both_processes_work(forked: list[int]) -> None:
     """A piece takes long enough for the other one to come."""
 
     def who(piece: int) -> tuple[int, int]:
@@ -42,7 +53,7 @@ def test_both_processes_work() -> None:
     found = shared_out(who, range(8))
     assert [piece for piece, _pid in found.values()] == list(found) == list(range(8))
     assert {pid == HERE for _piece, pid in found.values()} == {True, False}
-    assert nobody_is_left()
+    assert all_gone(forked)
 
 
 def gone(piece: int) -> int:
@@ -73,10 +84,10 @@ def stuck(piece: int) -> int:
     return piece
 
 
-def test_nobody_waits_without_end_for_a_process_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_without_end_for_a_process_that_hangs(forked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing_out, "PATIENCE", 0.1)
     assert shared_out(stuck, range(6)) == {piece: piece for piece in range(6)}
-    assert nobody_is_left()
+    assert all_gone(forked)
 
 
 def test_the_other_process_has_no_handler_of_signals() -> None:
@@ -102,13 +113,13 @@ def test_nothing_is_left_open() -> None:
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
-def test_an_error_is_the_same_wherever_it_happens() -> None:
+def test_an_error_is_the_same_wherever_it_happens(forked: list[int]) -> None:
     def never(piece: int) -> int:
         raise KeyError(piece)
 
     with pytest.raises(KeyError):
         shared_out(never, range(4))
-    assert nobody_is_left()
+    assert all_gone(forked)
 
 
 @pytest.mark.parametrize("why", ["one processor", "no fork"])
