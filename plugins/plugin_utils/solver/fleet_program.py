@@ -172,7 +172,7 @@ class FleetProgram:
                 last = level == options.levels[-1]
                 interior = self._begin(level, held) and not (last and self._take_up(ahead))
                 cost = partial(self._served_cost, {level: 1.0})
-                outcome, slack = self._priced(cost, interior=interior)
+                outcome, slack = self._within(held, cost, interior=interior)
                 self.parts = [Part(outcome.objective - slack, outcome.duals)]
                 levels[level] = self._level(held)
                 if last:
@@ -185,10 +185,12 @@ class FleetProgram:
                 if last:
                     outcome = self._inside(outcome.objective - slack, cost) or outcome
                     reached = reachable(self._relaxed(outcome, levels, held), level, held)
-                held[level] = reached
-                self._hold(self.session, {level: reached})
+                # Whole numbers do not know of the rows for classes that must be spread.
+                held[level] = min(reached, int(levels[level].bound))
+                self._hold(self.session, {level: held[level]})
             self._take_up(ahead)
-        outcome = self._settled(held)
+        # Few GPUs for all that is held.
+        outcome = self._within(held, self._opening_cost)[0]
         price = max(0.0, float(outcome.duals[self.rows.level[options.levels[-1]]])) if options.levels else 0.0
         return self._relaxed(outcome, levels, held, price)
 
@@ -268,11 +270,11 @@ class FleetProgram:
             self._leave()
             return None
 
-    def _settled(self, held: dict[int, int]) -> Outcome:
-        """Few GPUs for all that is ``held``. New rows for classes that must be spread may leave room for fewer: then these are held."""
+    def _within(self, held: dict[int, int], cost: Callable[[], Floats], *, interior: bool = False) -> tuple[Outcome, float]:
+        """As :meth:`_priced`. New rows for classes that must be spread may leave room for fewer than are ``held``: then these are held."""
         for _turn in range(MOST_SPREADS):
             try:
-                return self._opened()[0]
+                return self._priced(cost, interior=interior)
             except SolverError:
                 for level in held:
                     self.session.set_row(self.rows.level[level], -numpy.inf, numpy.inf)
@@ -280,7 +282,7 @@ class FleetProgram:
                     served = self._priced(partial(self._served_cost, {level: 1.0}))[0]
                     held[level] = min(held[level], int(1e-6 - served.objective))
                     self._hold(self.session, {level: held[level]})
-        return self._opened()[0]
+        return self._priced(cost, interior=interior)
 
     def _leave(self) -> None:
         """Keep no longer within the best part of the bounds."""
