@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, by_teams
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, SolverError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, NotFound, Outcome, Program, SolverError
 from numpy.typing import NDArray
 
 TEAMS, CLASSES = 6, 5
@@ -102,6 +102,47 @@ def test_teams_that_come_last_and_are_dear_take_more_of_them_along(monkeypatch: 
     more = [cost(one, by_teams(one, EXACT)) for one in worlds]
     assert all(one <= other + 1e-6 for one, other in zip(more, alone, strict=True))
     assert sum(more) < sum(alone) - 1e-6
+
+
+def test_what_took_much_work_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    worlds = [quotas(seed, 0.3) for seed in range(15)]
+    monkeypatch.setattr(fleet_teams, "FAR", 1e9)
+    alone = [cost(one, by_teams(one, EXACT)) for one in worlds]
+    monkeypatch.setattr(fleet_teams, "FAR", 0)
+    monkeypatch.setattr(fleet_teams, "MUCH", -1)
+    assert [cost(one, by_teams(one, EXACT)) for one in worlds] == alone
+
+
+@pytest.mark.parametrize("unknown", [False, True])
+def test_all_teams_are_taken_along_where_it_is_not_known_whether_fewer_would_do(unknown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken, free = quotas(1, 0.3), list[int]()
+
+    def none_at_first(
+        _self: fleet_teams._Teams, limits: Limits, within: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
+    ) -> tuple[Outcome | None, bool]:
+        _columns, least, most = within
+        free.append(len({int(broken.team[one]) for one in range(len(broken.columns)) if least[one] < most[one]}))
+        return (None, unknown) if len(free) == 1 else (broken.program.solve(limits, within=within), False)
+
+    monkeypatch.setattr(fleet_teams._Teams, "_together", none_at_first)
+    assert by_teams(broken, EXACT) is not None
+    assert free[0] < free[1]
+    assert (free[1] == TEAMS) == unknown
+
+
+@pytest.mark.parametrize(("rows", "there_may_be"), [(3, True), (0, False)])
+def test_whole_numbers_that_are_not_found_may_be_there(rows: int, there_may_be: bool) -> None:
+    """To split numbers in halves in several ways at once takes far more looks than a few; half of an odd number is nowhere."""
+    rng, program = random.Random(1), Program()
+    columns = np.asarray([program.add_column(upper=1.0, whole=True) for _number in range(30)])
+    for _row in range(rows):
+        numbers = [rng.randint(1, 99) for _column in columns]
+        program.add_entries(program.add_row(sum(numbers) // 2, sum(numbers) // 2), columns, np.asarray(numbers, dtype=float))
+    if not rows:
+        program.add_entries(program.add_row(14.5, 14.5), columns)
+    with pytest.raises(SolverError) as told:
+        program.solve(Limits(nodes=2))
+    assert isinstance(told.value, NotFound) == there_may_be
 
 
 def test_what_cannot_be_whole_is_told() -> None:

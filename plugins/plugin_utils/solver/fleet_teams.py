@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import (
     INFINITE,
     Limits,
+    NotFound,
     Outcome,
     Program,
     Session,
@@ -44,6 +45,8 @@ FLEXIBLE = 2
 FAR = 2
 # So many of the teams that cost most come last then, too.
 DEAREST = 2
+# No second try where the first took so many iterations: it would take as many again, and seldom find anything better.
+MUCH = 10_000
 # Those who come last are sought so near to the linear program's numbers, and without what it does not use and that would cost so many
 # GPUs: a third of the program, and as good numbers as a rule. Where nothing is found for any teams, anywhere.
 CLOSE, IDLE = 4, 0.02
@@ -128,10 +131,10 @@ class _Teams:
                 cost_of[one] = cost
         enough, count, found = self.now.objective + FAR * limits.absolute, FLEXIBLE, list[Outcome]()
         while True:
-            answer, again = self._together(limits, self._close(~numpy.isin(team, list(last)))), bool(found)
+            (answer, unknown), again = self._together(limits, self._close(~numpy.isin(team, list(last)))), bool(found)
             found += [] if answer is None else [answer]
             # Where it is dear in spite of one more try, it is not for lack of teams.
-            if again or len(last) == len(teams) or (answer is not None and answer.objective <= enough):
+            if again or len(last) == len(teams) or (answer is not None and (answer.objective <= enough or answer.iterations > MUCH)):
                 break
             if found:
                 # At a high price: the teams that cost most already may find something better together.
@@ -140,11 +143,11 @@ class _Teams:
                     # They were asked already.
                     break
             else:
-                # They cannot make up for the others: one team more, then two, then four.
-                count = 2 * count - FLEXIBLE + 1
+                # They cannot make up for the others: one team more, then two, then four; all where that is not known.
+                count = len(flexible) if unknown else 2 * count - FLEXIBLE + 1
                 more = flexible[:count]
             last.update(more)
-        best = min(found, key=lambda each: each.objective) if found else self._together(limits)
+        best = min(found, key=lambda each: each.objective) if found else self._together(limits)[0]
         return None if best is None else numpy.round(best.values[self.broken.columns])
 
     def _settle(self, mine: Bools) -> float | None:
@@ -190,12 +193,12 @@ class _Teams:
                 continue
         return None
 
-    def _together(self, limits: Limits, within: tuple[Ints, Floats, Floats] | None = None) -> Outcome | None:
-        """Whole numbers for all teams in one program, ``within`` these bounds; None where none were found."""
+    def _together(self, limits: Limits, within: tuple[Ints, Floats, Floats] | None = None) -> tuple[Outcome | None, bool]:
+        """(Whole numbers for all teams in one program, ``within`` these bounds, None where none were found; might there be some yet?)"""
         try:
-            return self.broken.program.solve(limits, within=within)
-        except SolverError:
-            return None
+            return self.broken.program.solve(limits, within=within), False
+        except SolverError as error:
+            return None, isinstance(error, NotFound)
 
     def _close(self, whole: Bools) -> tuple[Ints, Floats, Floats]:
         """(columns, their least, their most): ``whole`` ones as they are, the others near the linear program's, and what is idle at 0."""

@@ -51,6 +51,10 @@ class SolverError(Exception):
     """HiGHS ended without an answer that can be used; the text says how. A fault of the program that was given, never of a person."""
 
 
+class NotFound(SolverError):
+    """No whole numbers within the limits: with more work there might be some."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """How far an integer program is worked on. ``gap``: relative; ``absolute``: in the unit of the objective, so that less than 1 ends it
@@ -178,7 +182,7 @@ class Program:
         their most) in place of their own bounds; the bound found is then one of that smaller program. ``start``: values of some columns;
         where they are part of a solution, the answer is no worse than that.
 
-        :raises SolverError: there is none, or it was not found within the limits.
+        :raises SolverError: there is none. :raises NotFound: none was found within the limits.
         """
         if highspy is None:
             raise SolverError("highspy is not installed")
@@ -214,7 +218,8 @@ class Program:
         ended = status in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty)
         cut_short = status in (highspy.HighsModelStatus.kSolutionLimit, highspy.HighsModelStatus.kIterationLimit)
         if not ended and not (mixed and cut_short and info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible):
-            raise SolverError(f"HiGHS ended with '{solver.modelStatusToString(status)}'")
+            failed = NotFound if cut_short else SolverError
+            raise failed(f"HiGHS ended with '{solver.modelStatusToString(status)}'")
         found = solver.getSolution()
         objective = float(info.objective_function_value)
         return Outcome(
