@@ -30,6 +30,8 @@ FULL, QUICK = (100_000, 2_000), (5_000, 300)
 SMALL = ((1, 2), (2, 3), (10, 12), (200, 200))
 # Demand beyond this is not asked of the checker of waiting replicas, which looks at every pair of class and host.
 WAITING_CHECKED = 1_000
+# What is asked for, in parts of what the fleet holds.
+LOAD = 1.15
 # So many percent less than twice as much of the first priority that differs may be served by twice the fleet.
 TWICE = 0.1
 
@@ -58,9 +60,9 @@ def greedy(problem: dict[str, t.Any]) -> dict[str, t.Any]:
     return {"rows": first_fit(problem)}
 
 
-def case(gpus: int, classes: int, seed: int, *, baseline: bool = False) -> dict[str, t.Any]:
-    """Figures of one problem."""
-    problem = world(gpus, classes, seed)
+def case(gpus: int, classes: int, seed: int, *, load: float = LOAD, harsh: bool = False, baseline: bool = False) -> dict[str, t.Any]:
+    """Figures of one problem; ``load`` and ``harsh``: of its :func:`world`."""
+    problem = world(gpus, classes, seed, load, harsh=harsh)
     run = cold("planner.whole_fleet", "solve", problem)
     answer = run.answer
     rows = answer["rows"]
@@ -166,11 +168,14 @@ if __name__ == "__main__":
     parser.add_argument("--gpus", type=int, default=FULL[0])
     parser.add_argument("--classes", type=int, default=FULL[1])
     parser.add_argument("--seed", type=int, action="append")
-    parser.add_argument("--baseline", action="store_true")
-    parser.add_argument("--metamorphic", action="store_true")
+    parser.add_argument("--load", type=float, default=LOAD, help="what is asked for, in parts of what the fleet holds")
+    parser.add_argument("--harsh", action="store_true", help="quotas that do not hold all of the first priority")
+    parser.add_argument("--baseline", action="store_true", help="beside it, first fit")
+    parser.add_argument("--metamorphic", action="store_true", help="what must not matter, or only help, in place of figures")
     given = parser.parse_args()
     for number in given.seed or [1]:
         if given.metamorphic:
             print(json.dumps(metamorphic(given.gpus, given.classes, number)), flush=True)
         else:
-            print(json.dumps(case(given.gpus, given.classes, number, baseline=given.baseline)), flush=True)
+            figures = case(given.gpus, given.classes, number, load=given.load, harsh=given.harsh, baseline=given.baseline)
+            print(json.dumps(figures), flush=True)
