@@ -100,14 +100,20 @@ class Room:
         self.sizes = numpy.asarray(
             [(kind.memory, kind.compute, kind.mode == "shared") for kind in board.shapes], dtype=numpy.int64
         ).reshape(-1, 3)
+        # What was found out since the last change: whoever finds no room asks for the same as the one before.
+        self._empty: Bools | None = None
+        self._fits: dict[tuple[int, int], Bools] = {}
 
     @property
     def empty(self) -> Bools:
-        """GPUs that nobody uses."""
-        return t.cast("Bools", ~self.whole & (self.code == 0) & (self.clients == 0))
+        """GPUs that nobody uses; not to be written to."""
+        if self._empty is None:
+            self._empty = ~self.whole & (self.code == 0) & (self.clients == 0)
+        return self._empty
 
     def take(self, need: Floats, shape: Ints, host: Ints, gpus: Ints, sign: int = 1) -> None:
         """Seat replicas (arrays of equal length; ``need``: CPU and RAM of each), or with ``sign`` -1 let them go."""
+        self._empty, self._fits = None, {}
         numpy.add.at(self.left, host, -sign * need)
         which, gpu = numpy.nonzero(gpus[:, None] >> numpy.arange(self.group.gpus) & 1)
         shape, host = shape[which], host[which]
@@ -122,7 +128,12 @@ class Room:
             numpy.add.at(store, (host, gpu), sign * amount)
 
     def gpus_for(self, shape: int, count: int) -> Bools:
-        """GPUs that can take one more of this shape; with ``count`` > 1 those of hosts that have so many of them."""
+        """GPUs that can take one more of this shape; with ``count`` > 1 those of hosts that have so many of them. Not to be written to."""
+        if (shape, count) not in self._fits:
+            self._fits[shape, count] = self._able(shape, count)
+        return self._fits[shape, count]
+
+    def _able(self, shape: int, count: int) -> Bools:
         kind = self.board.shapes[shape]
         if kind.mode == "mig":
             return t.cast("Bools", ~self.whole & (self.clients == 0) & self.codes.holds(self.code + self.codes.unit[shape]))
@@ -146,6 +157,7 @@ class Seats:
         self.board = options.boards[self.group.board]
         self.room = Room(self.group, self.board, codes)
         self.size = 0
+        self._needs: Floats = numpy.stack((options.cpus, options.ram), axis=1)
         # By class that may come here and host, how many replicas.
         kinds = numpy.unique(options.klass[options.group == number])
         self._row = numpy.full(len(options.classes), -1, dtype=numpy.int64)
@@ -158,7 +170,7 @@ class Seats:
 
     def needs(self, klass: Ints) -> Floats:
         """CPU and RAM of replicas of these classes, shape (classes, 2)."""
-        return numpy.stack((self.options.cpus[klass], self.options.ram[klass]), axis=1)
+        return self._needs[klass]
 
     def add(self, klass: Ints, shape: Ints, host: Ints, gpus: Ints) -> None:
         """More replicas; the caller has seen that there is room."""
