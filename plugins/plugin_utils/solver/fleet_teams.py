@@ -45,7 +45,7 @@ FLEXIBLE = 2
 FAR = 2
 # So many of the teams that cost most come last then, too.
 DEAREST = 2
-# No second try where the first took so many iterations: it would take as many again, and seldom find anything better.
+# No second try where the first took so many iterations: it would take as many again, for a few GPUs at most.
 MUCH = 10_000
 # Those who come last are sought so near to the linear program's numbers, and without what it does not use and that would cost so many
 # GPUs: a third of the program, and as good numbers as a rule. Where nothing is found for any teams, anywhere.
