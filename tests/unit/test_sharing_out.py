@@ -34,13 +34,12 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
-def all_gone(forked: list[int]) -> bool:
+def assert_all_gone(forked: list[int]) -> None:
     """Were there any, is each of them gone, and is that known? Other children of this process are other tests' business."""
     assert forked
     for process in forked:
         with pytest.raises(ChildProcessError):
             os.waitpid(process, os.WNOHANG)
-    return True
 
 
 def test_both_processes_work(forked: list[int]) -> None:
@@ -53,7 +52,7 @@ def test_both_processes_work(forked: list[int]) -> None:
     found = shared_out(who, range(8))
     assert [piece for piece, _pid in found.values()] == list(found) == list(range(8))
     assert {pid == HERE for _piece, pid in found.values()} == {True, False}
-    assert all_gone(forked)
+    assert_all_gone(forked)
 
 
 def gone(piece: int) -> int:
@@ -87,7 +86,7 @@ def stuck(piece: int) -> int:
 def test_nobody_waits_without_end_for_a_process_that_hangs(forked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharing_out, "PATIENCE", 0.1)
     assert shared_out(stuck, range(6)) == {piece: piece for piece in range(6)}
-    assert all_gone(forked)
+    assert_all_gone(forked)
 
 
 def test_the_other_process_has_no_handler_of_signals() -> None:
@@ -119,7 +118,7 @@ def test_an_error_is_the_same_wherever_it_happens(forked: list[int]) -> None:
 
     with pytest.raises(KeyError):
         shared_out(never, range(4))
-    assert all_gone(forked)
+    assert_all_gone(forked)
 
 
 @pytest.mark.parametrize("why", ["one processor", "no fork"])

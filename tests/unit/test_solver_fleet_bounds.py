@@ -19,7 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import Fewest, FleetProgram, Relaxed, Rows
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import reachable
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, Session, SolverError
-from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import models, world
+from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import doubled, models, world
 
 GIB = 1024
 
@@ -224,11 +224,7 @@ def test_prices_that_the_last_rounds_turned_round_are_gone_through_once_more(mon
 
 def test_no_more_is_held_than_there_can_be() -> None:
     """Whole numbers do not know of the rows for classes that must be spread: with more than these allow, the next stage had no solution."""
-    fleet = world(300, 60, 2)
-    hosts = [{**host, "name": f"{host['name']}-{half}"} for host in fleet["hosts"] for half in "ab"]
-    classes = [{**one, "replicas": 2 * one["replicas"]} for one in fleet["classes"]]
-    quotas = [{**quota, "memory_mib": 2 * quota["memory_mib"]} for quota in fleet["quotas"]]
-    options = options_of(read_problem({**fleet, "hosts": hosts, "classes": classes, "quotas": quotas}))
+    options = options_of(read_problem(doubled(world(300, 60, 2))))
     hoped: dict[int, int] = {}
 
     def hope(relaxed: Relaxed, level: int, held: dict[int, int]) -> int:
@@ -249,5 +245,5 @@ def test_a_stage_without_a_solution_is_solved_with_what_can_be_held() -> None:
     most = int(1e-6 - program._priced(cost)[0].objective)
     held = {first: most + 3}
     program._hold(program.session, held)
-    outcome, _slack = program._within(held, cost)
+    outcome, _slack = program._holding(held, cost)
     assert held == {first: most} == {first: int(1e-6 - outcome.objective)}

@@ -74,7 +74,7 @@ class _Table:
         first = numpy.cumsum(many) - many
         self.row = numpy.full((size, int(many.max())), -1, dtype=numpy.int64)
         self.row[dealt.host[order], numpy.arange(len(order)) - first[dealt.host[order]]] = order
-        self.need = numpy.stack((options.cpus[dealt.klass], options.ram[dealt.klass]), axis=1)
+        self.need = options.needs[dealt.klass]
         self.scale = 1.0 / numpy.maximum(dealt.left.max(axis=0), 1.0)
         # Only classes with a limit are counted by host.
         kinds, self.kind = numpy.unique(dealt.klass, return_inverse=True)
@@ -204,7 +204,7 @@ def take_off(options: Options, dealt: Dealt) -> None:
             here.remove(best)
             gone.append(best)
             klass = dealt.klass[best]
-            dealt.left[host] += (options.cpus[klass], options.ram[klass])
+            dealt.left[host] += options.needs[klass]
     kept = numpy.ones(len(dealt.klass), dtype=bool)
     kept[gone] = False
     dealt.klass, dealt.shape, dealt.host = dealt.klass[kept], dealt.shape[kept], dealt.host[kept]
@@ -212,6 +212,6 @@ def take_off(options: Options, dealt: Dealt) -> None:
 
 def _cost(options: Options, dealt: Dealt, host: int, replica: int) -> tuple[int, float, float, int]:
     klass = int(dealt.klass[replica])
-    after = dealt.left[host] + (options.cpus[klass], options.ram[klass])
+    after = dealt.left[host] + options.needs[klass]
     lack = -float(numpy.minimum(after, 0.0).sum())
     return (int(options.priority[klass]), lack, float(after.sum()), klass)

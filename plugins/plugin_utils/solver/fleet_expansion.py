@@ -99,7 +99,7 @@ class Dealer:
         several = self._several(klass[~single], many[~single])
         multi = self.group.gpus - self.open
         klass, shape, many = klass[single], shape[single], many[single]
-        need = numpy.stack((options.cpus[klass], options.ram[klass]), axis=1)
+        need = options.needs[klass]
         total = numpy.zeros(self.shapes)
         numpy.add.at(total, shape, many.astype(float))
         mean = numpy.zeros((self.shapes, 2))
@@ -123,7 +123,7 @@ class Dealer:
         for one, number in sorted(
             zip(klass.tolist(), many.tolist(), strict=True), key=lambda each: (-int(options.count[each[0]]), each[0])
         ):
-            need = numpy.asarray([options.cpus[one], options.ram[one]])
+            need = options.needs[one]
             held = numpy.zeros(self.group.size, dtype=numpy.int64)
             while number:
                 fits = (self.open >= options.count[one]) & (self.left >= need - NEARLY).all(axis=1) & (held < options.per_host[one])

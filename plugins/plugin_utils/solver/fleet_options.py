@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import typing as t
 from dataclasses import dataclass
+from functools import cached_property
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, thousandths
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetHost, FleetProblem, FleetQuota
@@ -70,6 +71,11 @@ class Options:
     worth: Floats
     quota_memory: Floats
     quota_worth: Floats
+
+    @cached_property
+    def needs(self) -> Floats:
+        """CPU and RAM (GiB) of one replica of each class, shape (classes, 2)."""
+        return numpy.stack((self.cpus, self.ram), axis=1)
 
     @property
     def levels(self) -> list[int]:

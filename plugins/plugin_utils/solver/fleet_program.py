@@ -172,7 +172,7 @@ class FleetProgram:
                 last = level == options.levels[-1]
                 interior = self._begin(level, held) and not (last and self._take_up(ahead))
                 cost = partial(self._served_cost, {level: 1.0})
-                outcome, slack = self._within(held, cost, interior=interior)
+                outcome, slack = self._holding(held, cost, interior=interior)
                 self.parts = [Part(outcome.objective - slack, outcome.duals)]
                 levels[level] = self._level(held)
                 if last:
@@ -190,7 +190,7 @@ class FleetProgram:
                 self._hold(self.session, {level: held[level]})
             self._take_up(ahead)
         # Few GPUs for all that is held.
-        outcome = self._within(held, self._opening_cost)[0]
+        outcome = self._holding(held, self._opening_cost)[0]
         price = max(0.0, float(outcome.duals[self.rows.level[options.levels[-1]]])) if options.levels else 0.0
         return self._relaxed(outcome, levels, held, price)
 
@@ -270,7 +270,7 @@ class FleetProgram:
             self._leave()
             return None
 
-    def _within(self, held: dict[int, int], cost: Callable[[], Floats], *, interior: bool = False) -> tuple[Outcome, float]:
+    def _holding(self, held: dict[int, int], cost: Callable[[], Floats], *, interior: bool = False) -> tuple[Outcome, float]:
         """As :meth:`_priced`. New rows for classes that must be spread may leave room for fewer than are ``held``: then these are held."""
         for _turn in range(MOST_SPREADS):
             try:

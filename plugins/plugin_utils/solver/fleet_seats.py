@@ -157,7 +157,6 @@ class Seats:
         self.board = options.boards[self.group.board]
         self.room = Room(self.group, self.board, codes)
         self.size = 0
-        self._needs: Floats = numpy.stack((options.cpus, options.ram), axis=1)
         # By class that may come here and host, how many replicas.
         kinds = numpy.unique(options.klass[options.group == number])
         self._row = numpy.full(len(options.classes), -1, dtype=numpy.int64)
@@ -170,7 +169,7 @@ class Seats:
 
     def needs(self, klass: Ints) -> Floats:
         """CPU and RAM of replicas of these classes, shape (classes, 2)."""
-        return self._needs[klass]
+        return self.options.needs[klass]
 
     def add(self, klass: Ints, shape: Ints, host: Ints, gpus: Ints) -> None:
         """More replicas; the caller has seen that there is room."""

@@ -57,6 +57,8 @@ MODELS: dict[str, tuple[int, float, int, tuple[tuple[int, int, int, float], ...]
     "t4-16": (15, 0.12, 16, ((4, 44, 248, 0.5), (4, 28, 184, 0.3), (8, 92, 376, 0.2))),
 }
 TEAMS = 20
+# What is asked for, in parts of what the fleet holds.
+LOAD = 1.15
 
 
 def geometry(model: str) -> dict[str, t.Any]:
@@ -180,7 +182,7 @@ def _size(one: dict[str, t.Any], capacity: dict[str, int]) -> float:
     return min(found, default=0.0)
 
 
-def world(gpus: int, classes: int, seed: int, load: float = 1.15, *, harsh: bool = False) -> dict[str, t.Any]:
+def world(gpus: int, classes: int, seed: int, load: float = LOAD, *, harsh: bool = False) -> dict[str, t.Any]:
     """A whole problem: ``models``, ``hosts``, ``classes`` and ``quotas``, lists of plain dicts. ``load``: demand over capacity.
 
     ``harsh``: the tightest quotas do not even hold what their team asks for with the highest priority.
@@ -206,3 +208,13 @@ def world(gpus: int, classes: int, seed: int, load: float = 1.15, *, harsh: bool
         tight = rng.choices(((0.15, 0.35) if harsh else (0.35, 0.6), (0.6, 1.0), (1.1, 2.0)), (15, 30, 55))[0]
         quotas.append({"team": team, "memory_mib": int(memory * rng.uniform(*tight)) + 16 * GIB})
     return {"models": models(), "hosts": machines, "classes": asked, "quotas": quotas}
+
+
+def doubled(problem: dict[str, t.Any]) -> dict[str, t.Any]:
+    """Each host twice, and twice as much of all that is asked for and allowed."""
+    return {
+        **problem,
+        "hosts": [{**host, "name": f"{host['name']}{half}"} for host in problem["hosts"] for half in "ab"],
+        "classes": [{**one, "replicas": 2 * one["replicas"]} for one in problem["classes"]],
+        "quotas": [{**quota, "memory_mib": 2 * quota["memory_mib"]} for quota in problem["quotas"]],
+    }

@@ -24,14 +24,12 @@ if __name__ == "__main__":
 
 from planner.cold import cold
 from planner.fleet_checks import opened, served, violations, waits
-from planner.fleet_world import world
+from planner.fleet_world import LOAD, doubled, world
 
 FULL, QUICK = (100_000, 2_000), (5_000, 300)
 SMALL = ((1, 2), (2, 3), (10, 12), (200, 200))
 # Demand beyond this is not asked of the checker of waiting replicas, which looks at every pair of class and host.
 WAITING_CHECKED = 1_000
-# What is asked for, in parts of what the fleet holds.
-LOAD = 1.15
 # So many percent less than twice as much of the first priority that differs may be served by twice the fleet.
 TWICE = 0.1
 
@@ -109,9 +107,9 @@ def _vector(figures: dict[str, t.Any]) -> tuple[float, ...]:
     return (*(figures["served"][level] for level in sorted(figures["served"], reverse=True)), -figures["opened"])
 
 
-def metamorphic(gpus: int, classes: int, seed: int) -> dict[str, t.Any]:
+def metamorphic(gpus: int, classes: int, seed: int, *, load: float = LOAD, harsh: bool = False) -> dict[str, t.Any]:
     """Order and names of the input, the doubled fleet, five runs."""
-    problem = world(gpus, classes, seed)
+    problem = world(gpus, classes, seed, load, harsh=harsh)
     plain = cold("planner.whole_fleet", "solve", problem).answer
     wrong = []
     shuffled = {
@@ -130,13 +128,7 @@ def metamorphic(gpus: int, classes: int, seed: int) -> dict[str, t.Any]:
         for run in range(3)
         if cold("planner.whole_fleet", "solve", problem, hash_seed=run + 2).answer["rows"] != plain["rows"]
     ]
-    twice = {
-        **problem,
-        "hosts": [{**host, "name": f"{host['name']}{half}"} for host in problem["hosts"] for half in "ab"],
-        "classes": [{**one, "replicas": 2 * one["replicas"]} for one in problem["classes"]],
-        "quotas": [{**quota, "memory_mib": 2 * quota["memory_mib"]} for quota in problem["quotas"]],
-    }
-    double = cold("planner.whole_fleet", "solve", twice).answer
+    double = cold("planner.whole_fleet", "solve", doubled(problem)).answer
     more = {level: _more(double["served"][level], number) for level, number in sorted(plain["served"].items(), reverse=True)}
     # The first priority of which not exactly twice as many are served decides, as it does in the objective.
     first = next((each for each in more.values() if each), 0.0)
@@ -175,7 +167,7 @@ if __name__ == "__main__":
     given = parser.parse_args()
     for number in given.seed or [1]:
         if given.metamorphic:
-            print(json.dumps(metamorphic(given.gpus, given.classes, number)), flush=True)
+            print(json.dumps(metamorphic(given.gpus, given.classes, number, load=given.load, harsh=given.harsh)), flush=True)
         else:
             figures = case(given.gpus, given.classes, number, load=given.load, harsh=given.harsh, baseline=given.baseline)
             print(json.dumps(figures), flush=True)
