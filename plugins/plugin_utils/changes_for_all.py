@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import Settled
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Placement, Problem
@@ -217,7 +218,7 @@ def _packed(search: Search, known: _Hosts) -> Problem:
 
 def _places(search: Search, problem: Problem, trial: bool = True) -> dict[Key, Placement]:
     """Who has which place once there are more hosts or quotas: whoever the plan gave one has it then, too."""
-    solution = make_plan(problem, trial=trial, settled=search.placed)
+    solution = make_plan(problem, trial=trial, settled=Settled(search.placed, search.scene.fleet))
     return {(place.service, place.replica): place for place in solution.placements}
 
 

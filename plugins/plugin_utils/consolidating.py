@@ -20,8 +20,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin,
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import robbed, rooms
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, nearness, offers_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import TIME_SLICE, Gpu, Hint, Need, Placement, Problem, Solution, planned
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import at, order, same_place
 
 # How often the program is asked again without those whose places some rule does not allow.

@@ -19,9 +19,10 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_t
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import question_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Debit
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
 
 # (services that would have to move, MiB that they have, host, GPU or board, start, profile), and what makes the sentence: the least is

@@ -5,20 +5,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+import typing as t
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import joined, must_join
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Drain, Need, Placement, Problem
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState, unseen_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState, unseen_charge
 
 
-def begin(problem: Problem, settled: Set[Key] = frozenset()) -> Draft:
-    """Who has a place that is still right has it; who must leave holds it; nobody else has one.
+class Settled(t.NamedTuple):
+    """Who has a place in a plan of the same fleet, or of one with less of it and of quotas: nobody asks whether these places are right.
 
-    ``settled``: nobody asks whether their places are right, as a plan of the same fleet says so, or of one with less of it and of quotas.
+    ``fleet``: as that plan leaves it, with everybody on it.
     """
+
+    keys: Set[Key]
+    fleet: Fleet
+
+
+def begin(problem: Problem, settled: Settled | None = None) -> Draft:
+    """Who has a place that is still right has it; who must leave holds it; nobody else has one."""
     fleet = Fleet(problem)
     draft = Draft(problem, fleet, by_replica(problem.previous, fleet))
     keep_all(draft, settled)
@@ -30,8 +39,11 @@ def begin(problem: Problem, settled: Set[Key] = frozenset()) -> Draft:
     return draft
 
 
-def by_replica(previous: Iterable[Placement], fleet: Fleet) -> Mapping[Key, Placement]:
+def by_replica(previous: Collection[Placement], fleet: Fleet) -> Mapping[Key, Placement]:
     """One last place for each replica. Where two plans name one replica, a host that is here and up counts, then the first in order."""
+    found = {(placement.service, placement.replica): placement for placement in previous}
+    if len(found) == len(previous):
+        return found
     turns = {name: (host.host.down, host.turn) for name, host in fleet.hosts.items()}
     result: dict[Key, Placement] = {}
     for placement in sorted(previous, key=lambda each: (each.host not in turns, turns.get(each.host, ()), each.rank)):
@@ -39,16 +51,17 @@ def by_replica(previous: Iterable[Placement], fleet: Fleet) -> Mapping[Key, Plac
     return result
 
 
-def keep_all(draft: Draft, settled: Set[Key] = frozenset()) -> None:
+def keep_all(draft: Draft, settled: Settled | None = None) -> None:
     """Who stays: adopted services first, for nothing moves them; then those that ask for what they had, so that nobody who grows
     pushes them out; then by priority, those that count least against a quota first, so that as many stay as can where it was lowered; then
     by name. What a team has borrowed comes after what is everybody's own."""
     changed, needs = draft.problem.changed, draft.needs
     asked = [(service, replica) for service, replica in draft.before if service in needs and replica <= needs[service].replicas]
-    for key in asked:
-        if key in settled:
-            _take_again(draft, key)
-    wanted = [(needs[service], replica) for service, replica in asked if (service, replica) not in draft.placed]
+    if settled is not None:
+        _take_again(draft, [key for key in asked if key in settled.keys], settled.fleet)
+    rest = {key for key in asked if key not in draft.placed}
+    draft.fleet.claim(place for place in draft.problem.previous if (place.service, place.replica) in rest)
+    wanted = [(needs[service], replica) for service, replica in rest]
 
     def turn(each: tuple[Need, int]) -> tuple[object, ...]:
         need, replica = each
@@ -66,13 +79,30 @@ def keep_all(draft: Draft, settled: Set[Key] = frozenset()) -> None:
     part(draft)
 
 
-def _take_again(draft: Draft, key: Key) -> None:
-    """The place that a replica had, if its host and GPUs are here."""
-    place = draft.before[key]
-    host = draft.fleet.hosts.get(place.host)
-    states = () if host is None or host.host.down else host.usable(place.gpus)
-    if states:
-        draft.put(draft.need_of(key), place, states, kept=True)
+def _take_again(draft: Draft, keys: Iterable[Key], fleet: Fleet) -> None:
+    """The places that these had, if their hosts and GPUs are here. ``fleet``: with them and others on it."""
+    on_host: dict[str, dict[str, Key]] = {}
+    for key in keys:
+        place = draft.before[key]
+        on_host.setdefault(place.host, {})[place.name] = key
+    hosts = {name: host for name, host in draft.fleet.hosts.items() if name in on_host and not host.host.down}
+    # Hosts on which nobody else is are as they are there: that takes a tenth of the time.
+    alike = [name for name, host in hosts.items() if name in fleet.hosts and _is_same(host, fleet.hosts[name], on_host[name].keys())]
+    if not draft.fleet.books.book_as(fleet.books, (replica for name in alike for replica in on_host[name])):
+        alike = []
+    for name in alike:
+        hosts.pop(name).seat_as(fleet.hosts[name])
+        draft.placed.update((key, draft.before[key]) for key in on_host[name].values())
+    for name, host in hosts.items():
+        for key in on_host[name].values():
+            place = draft.before[key]
+            if states := host.usable(place.gpus):
+                draft.put(draft.need_of(key), place, states, kept=True)
+
+
+def _is_same(host: HostState, other: HostState, names: Set[str]) -> bool:
+    """Is it that host, with just these replicas on it?"""
+    return host.host is other.host and other.names() == names
 
 
 def _counted(draft: Draft, need: Need, replica: int) -> int:

@@ -17,8 +17,9 @@ from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, every, question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Slices
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MPS, Need, Placement
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState, take
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState, take
 
 # No service can have this in its name.
 _EXTRA = "+room"

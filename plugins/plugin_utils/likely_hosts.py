@@ -9,8 +9,9 @@ import typing as t
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
 
 #: Of more hosts than these only the likeliest are looked at.
 MOST_HOSTS: t.Final = 48

@@ -14,19 +14,20 @@ from __future__ import annotations
 import heapq
 import typing as t
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, needed_there
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explain
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.giving_way import Room
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin, drains, part
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import Settled, begin, drains, part
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import kept, robbed, rooms
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers, question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import named_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     GpuLayout,
     Hint,
@@ -38,7 +39,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Unplaced,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import answered
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, take
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import take
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
 
 __all__ = ["Offer", "make_plan", "offers"]
@@ -61,7 +62,7 @@ Made = t.TypeVar("Made")
 
 
 @without_sweeps
-def make_plan(problem: Problem, trial: bool = False, settled: Set[Key] = frozenset(), *, words: bool = True) -> Solution:
+def make_plan(problem: Problem, trial: bool = False, settled: Settled | None = None, *, words: bool = True) -> Solution:
     """Decide. Equal problems, in whatever order their parts come, give equal solutions.
 
     ``trial``: only who has which place one by one, without a reason for those who have none. On a fleet that serves, all of them have one
@@ -94,7 +95,7 @@ def _is_small(problem: Problem) -> bool:
     return len(problem.needs) * len(problem.hosts) <= SMALL
 
 
-def _one_by_one(draft: Draft, settled: Set[Key] = frozenset()) -> _Plan:
+def _one_by_one(draft: Draft, settled: Settled | None = None) -> _Plan:
     """Everybody in turn. On a small fleet on which others may move, in both orders, and the plan that is worth more counts: what is opened
     for a large one, others may share."""
     problem, missing = draft.problem, _Queue(draft, {}).run()
@@ -134,14 +135,14 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
     ``missing``: who has no place in ``draft``; None where nobody was given one yet. That is done only if all may have a place, or if there
     is no other plan.
     """
-    # numpy and HiGHS take a quarter of a second to load, and most processes that know this module never plan.
-    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import together
-
     if missing == [] and (draft.kept or draft.leaving):
         return (draft, missing), Proof()
     if draft.drained:  # what they hold they may give back, and how much that is depends on where they go
         words = "who leaves a drained GPU or host gives back what others may take, and the solver does not know of it"
         return (draft, missing or []), Proof(unproven=words)
+    # numpy and HiGHS take a quarter of a second to load: only where they are asked.
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import together
+
     waiting = [
         (need, replica)
         for need in sorted(draft.needs.values(), key=lambda each: each.service)

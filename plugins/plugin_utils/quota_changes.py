@@ -10,11 +10,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Limit, Need, Placement, Problem, Quota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, counted, key_of_limit
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, Edit, Option
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, HostState, unseen_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState, unseen_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
 
 # Team -> in words, which of its limits are higher by how much; those of workspaces stand under a name that no team has.

@@ -136,6 +136,21 @@ class Books:
             self._names[team][name] = charge
             self._add(team, charge, 1)
 
+    def book_as(self, other: Books, names: Iterable[str]) -> bool:
+        """These replicas take what they have taken in other books; nothing and False, where those do not know of all teams."""
+        if not self._used.keys() <= other._used.keys():
+            return False
+        every: dict[str, list[tuple[str, Counted, int]]] = {team: [] for team in self._used}
+        for name in names:
+            team, charge = taken = other._charged.get(name, ("", ()))
+            if team in every:
+                self._charged[name] = taken
+                self._names[team][name] = charge
+                every[team] += charge
+        for team, charges in every.items():
+            self._add(team, tuple(charges), 1)
+        return True
+
     def strike(self, name: str) -> tuple[str, Charge] | None:
         """A replica gives back what it took; what that was."""
         found = self._charged.pop(name, None)

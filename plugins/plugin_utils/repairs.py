@@ -19,6 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_blockers import 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.likely_hosts import LikelyHosts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, joined, must_join
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Need,
     Placement,
@@ -38,7 +39,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     merged,
     option_of,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState, take
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState, take
 
 
 class Scene:
@@ -49,8 +50,6 @@ class Scene:
         self.leases = leases
         self.needs = {need.service: need for need in problem.needs}
         self.fleet = Fleet(problem)
-        for host in self.fleet.hosts.values():
-            host.claimed.clear()
         self.places = {place.name: place for place in (*solution.placements, *solution.waiting)}
         self.leaving = {place.name for place in solution.waiting}
         for name in sorted(self.places):

@@ -1,17 +1,17 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The fleet while a plan is made: what each host and GPU has given away so far, and why it refuses a need."""
+"""Hosts and GPUs while a plan is made: what each has given away so far, and why it refuses a need."""
 
 from __future__ import annotations
 
 import typing as t
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.diary import Diary
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut, Cutter, Slices, cutter_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut, Cutter, Slices
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.placement_rules import Rulebook
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MPS,
@@ -23,7 +23,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Mode,
     Need,
     Placement,
-    Problem,
     Sharing,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Books, Charge, Debit, share_charge, slice_charge, whole_charge
@@ -369,6 +368,19 @@ class HostState:
             for service in {**now, **self.replicas}:
                 self.diary.note(self.turn, self.replicas, service)
 
+    def names(self) -> set[str]:
+        """The replicas that are on its GPUs, by name."""
+        return {name for state in self.gpus for name in state.names()}
+
+    def seat_as(self, other: HostState) -> None:
+        """Whoever is on the same host in another fleet is on this one, on which nobody is yet. Quotas know nothing of it."""
+        self.free, self.ports, self.replicas = other.free, dict(other.ports), dict(other.replicas)
+        for state, like in zip(self.gpus, other.gpus, strict=True):
+            state.load(like.save())
+        for service in self.replicas:
+            self.diary.note(self.turn, self.replicas, service)
+        self.forget()
+
     def forget(self) -> None:
         """Something has changed here: what was said before holds no more."""
         self.answers = {}
@@ -474,91 +486,3 @@ def unseen_charge(need: Need) -> Charge:
     if need.isolation == "exclusive":
         return whole_charge([("", need.memory_mib)] * need.count)
     return slice_charge("", need.memory_mib, 1) if need.isolation == "slice" else share_charge("", need.memory_mib)
-
-
-def _amount(charge: Charge) -> tuple[t.Any, ...]:
-    return (sum(many for _board, counted, many in charge if counted == "memory"), charge)
-
-
-class Fleet:
-    """All hosts of a problem."""
-
-    def __init__(self, problem: Problem) -> None:
-        self.books = Books(problem.quotas, problem.workspaces)
-        self.rulebook = Rulebook(problem.needs)
-        self.preemption = problem.preemption
-        # Services for whose rollouts room is kept beside them.
-        self.keepers = {need.service: need for need in problem.needs if need.keep_room and not need.adopted}
-        # Of those what one more replica beside a rollout asks for, by service and MiB (kept_room.py).
-        self.extras: dict[tuple[str, int], Need] = {}
-        self._kinds: dict[tuple[t.Any, ...], int] = {}
-        self._charges: dict[tuple[object, ...], list[Charge]] = {}
-        self.questions: dict[str, tuple[Need, int]] = {}
-        # What hosts offer, best first, by question.
-        self.rankings: dict[t.Any, t.Any] = {}
-        every = [gpu for each in problem.hosts for gpu in each.gpus]
-        # Mostly nobody wants any of them empty, and then nobody has to be asked about it.
-        self.drained = any(gpu.drain is not None for gpu in every)
-        largest = max((gpu.memory_mib for gpu in every), default=0)
-        boards = " ".join(sorted({gpu.board for gpu in every}))  # every word of a quota that any board has is in this one
-        slices = max((gpu.geometry.memory_slices for gpu in every if gpu.geometry is not None), default=0)
-        self.books.most = ((boards, "memory", largest), (boards, "slices", slices), (boards, "gpus", 1))
-        self.diary = Diary()
-        self.hosts: dict[str, HostState] = {}
-        for turn, each in enumerate(sorted(problem.hosts, key=lambda host: host.order)):
-            states = [GpuState(gpu, each, cutter_of(gpu.geometry), self.books) for gpu in (() if each.down else each.gpus)]
-            self.hosts[each.name] = HostState(each, states, self.books, self.rulebook, self.diary, turn)
-        self.by_turn = list(self.hosts.values())
-        self._named = {placement.host for placement in problem.previous}
-        # A GPU of each board: what counts against a quota is the same on all of them.
-        every_state = (state for host in self.hosts.values() for state in host.gpus)
-        self._boards = list({(state.gpu.board, state.gpu.memory_mib, state.cutter): state for state in every_state}.values())
-        wanted = {need.service: need.replicas for need in problem.needs}
-        for placement in sorted(problem.previous, key=lambda each: each.rank):
-            host = self.hosts.get(placement.host)
-            if host is not None and host.usable(placement.gpus) and placement.replica <= wanted.get(placement.service, 0):
-                for _name, port in placement.ports:
-                    host.claimed.setdefault(port, placement.name)
-        self.adopted = frozenset(
-            f"{need.service}-{number}" for need in problem.needs if need.adopted for number in range(1, need.replicas + 1)
-        )
-        self.asked = frozenset(port for need in problem.needs for _name, port in need.ports if port is not None)
-
-    @cached_property
-    def twin_of(self) -> dict[int, list[int]]:
-        """By the turn of a host that looks like others, all of these."""
-        return {turn: alike for alike in self.twins if len(alike) > 1 for turn in alike}
-
-    @cached_property
-    def twins(self) -> list[list[int]]:
-        """The hosts by their turns, those together that answer alike as long as nothing has changed on either."""
-        found: dict[t.Any, list[int]] = {}
-        for turn, state in enumerate(self.by_turn):
-            # What no plan says anything of yet: a replica that was there may have ports there that others may not.
-            found.setdefault(turn if state.host.name in self._named else state.looks(), []).append(turn)
-        return list(found.values())
-
-    def charges(self, need: Need) -> list[Charge]:
-        """What a place on any of its boards could count against the quota of its team, the least first."""
-        asked = (need.environment, need.data_class, need.models, need.not_models)
-        size = (need.isolation, need.profile, need.memory_mib, need.compute, need.count)
-        if (asked, size) not in self._charges:
-            hosts = [host for host in self.hosts.values() if host.host.admits(need)]
-            boards = {state.gpu.board: state for host in hosts for state in host.gpus}
-            self._charges[asked, size] = sorted({charge for state in boards.values() for charge in state.charges(need)}, key=_amount)
-        return self._charges[asked, size]
-
-    def stamp(self, need: Need) -> tuple[object, ...]:
-        """Equal while the quota of its team lets a need have the same of each board; () while it lets it have everything."""
-        if not self.books.tight(need.team, need.count):
-            return ()
-        known = self.books.known(need.team)
-        asked = ("stamp", need.isolation, need.memory_mib, need.compute, need.profile, need.count)
-        if asked not in known:
-            known[asked] = tuple(state.profiles(need) if need.isolation == "slice" else state.debit(need) is None for state in self._boards)
-        stamp: tuple[object, ...] = known[asked]
-        return stamp
-
-    def kind(self, what: tuple[t.Any, ...]) -> int:
-        """A number for each kind of need, for it is asked for often."""
-        return self._kinds.setdefault(what, len(self._kinds))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import typing as t
 from dataclasses import replace
 
@@ -45,6 +46,16 @@ def test_a_drained_gpu_gets_nothing_new() -> None:
     assert [(each.reason, each.help) for each in alone.unplaced] == [
         (f"h1: 1 GPU {WORDS}", f"h1 GPU-h1-0 is {WORDS}: run playbook release")
     ]
+
+
+def test_where_somebody_leaves_a_drained_gpu_the_solver_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would say nothing, and takes longer to load than the plan."""
+    needs, first, second = [need("s1"), need("large", memory_mib=200_000)], gpu(0, "h1"), gpu(1, "h1")
+    before = make_plan(problem([host(first, second)], needs)).placements
+    monkeypatch.setitem(sys.modules, "ansible_collections.gpuops.fleet.plugins.plugin_utils.solver", None)
+    solution = make_plan(problem([host(replace(first, drain=Drain("drained by lin")), second)], needs, before))
+    assert solution.proof is not None
+    assert solution.proof.unproven.startswith("who leaves a drained GPU")
 
 
 def test_what_is_on_a_drained_gpu_goes_to_another_of_the_same_host_with_its_port_and_pushes_nobody_out() -> None:

@@ -23,6 +23,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move, moved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Gpu,
@@ -37,7 +38,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import exact, program, together
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import WhatIf, boards_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import reason_lines, why_here
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker

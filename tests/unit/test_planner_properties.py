@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice, valid_layouts
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import Settled, begin
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MPS,
@@ -29,6 +29,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
     planned,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState
 from ansible_collections.gpuops.fleet.tests.bench.planner.metamorphic_world import twins
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
@@ -228,13 +229,24 @@ def test_planning_again_after_the_plan_was_carried_out_moves_nothing(problem: Pr
 @QUICK
 @given(problems())
 def test_who_has_a_place_by_a_plan_has_it_where_there_is_more_whether_that_is_asked_or_not(problem: Problem) -> None:
+    begins_alike(problem)
+
+
+def begins_alike(problem: Problem) -> None:
+    """Of a fleet with one host more, a plan begins with the same whether it is told who is settled or asks about everybody."""
     solution = make_plan(problem)
     more = planned(replace(problem, hosts=(*problem.hosts, host(gpu(0, "more"), name="more"))), solution)
-    asked, told = begin(more), begin(more, {(place.service, place.replica) for place in solution.placements})
+    keys = {(place.service, place.replica) for place in solution.placements}
+    asked, told = begin(more), begin(more, Settled(keys, Scene(more, solution, {}).fleet))
     assert (told.placed, told.leaving, told.kept) == (asked.placed, asked.leaving, asked.kept)
     for one, other in zip(told.fleet.hosts.values(), asked.fleet.hosts.values(), strict=True):
         assert one.save()[:3] == other.save()[:3]
         assert [_given(state) for state in one.gpus] == [_given(state) for state in other.gpus]
+        for need in problem.needs:
+            assert (one.turn in told.fleet.diary.having(need.service)) == (other.turn in asked.fleet.diary.having(need.service))
+    one, other = told.fleet.books, asked.fleet.books
+    assert (one.ceilings(), one.loans()) == (other.ceilings(), other.loans())
+    assert all(one.charged(quota.team) == other.charged(quota.team) for quota in problem.quotas)
 
 
 def _given(state: GpuState) -> tuple[t.Any, ...]:

@@ -12,10 +12,11 @@ from dataclasses import replace
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import Settled, begin
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import read_policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Placement, Problem, Quota, Solution, Workspace
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import facts, gpu, gpu_facts, host, l40s, manifest_text, need, problem
 from ansible_collections.gpuops.fleet.tests.unit.test_plan_down_hosts import CATALOGUE
@@ -87,8 +88,18 @@ def test_who_borrows_is_left_where_it_is_when_it_is_asked_what_more_would_bring(
     quotas = (Quota("aa", (Limit("slices", 4),), "insurance", borrow=True), Quota("bb", (Limit("slices", 4),), "insurance", lend=True))
     lent = make_plan(asked(*quotas, needs=asked().needs[:1]))
     without = asked(quotas[0], Quota("bb", (), "insurance", lend=True), previous=lent.placements)
-    keys = frozenset({("one", 1), ("one", 2)})
-    assert begin(without).placed.keys() < keys == begin(without, keys).placed.keys()
+    settled = Settled({("one", 1), ("one", 2)}, Scene(asked(*quotas, previous=lent.placements), lent, {}).fleet)
+    assert begin(without).placed.keys() < settled.keys == begin(without, settled).placed.keys()
+
+
+def test_a_team_that_has_a_quota_only_now_has_used_what_it_has() -> None:
+    """Books that did not know of it cannot say how much that is."""
+    solution = make_plan(asked())
+    before = asked(previous=solution.placements)
+    settled = Settled({(place.service, place.replica) for place in solution.placements}, Scene(before, solution, {}).fleet)
+    draft = begin(replace(before, quotas=(Quota("aa", (Limit("slices", 8),)),)), settled)
+    assert draft.fleet.books.used("aa", ("slices", "")) == 8
+    assert draft.placed.keys() == settled.keys
 
 
 def test_what_is_lent_goes_back_when_its_team_asks_for_it() -> None:

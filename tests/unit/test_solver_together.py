@@ -17,6 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Drain,
     Limit,
@@ -31,7 +32,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import NO_SOLVER, proof_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import exact, program, together
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import stand
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet
 from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100, gpu, host, l40s, need, place, problem

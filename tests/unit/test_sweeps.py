@@ -13,8 +13,8 @@ from dataclasses import replace
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import sweeps
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Problem
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, need
 
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice, find_profile
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Hint
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import patterns_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.replan import BLUR, Gpus, replan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
 # GPUs whose slices may change places as far as hardware goes.
 Kind = tuple[str, str, Geometry]

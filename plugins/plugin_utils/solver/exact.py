@@ -20,6 +20,7 @@ from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import apart, joined, must_join
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, share_charge, whole_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.exact_places import Board, Spot, places
@@ -27,7 +28,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out im
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, SolverError, available
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.quota_rows import limit_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.together import Together, Waiting, acceptable, additions, kinds_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
 # A program with more columns than this is left to together.py, and so are more replicas times GPUs (it would have more columns), and a host
 # with more ways than these to choose a replica's GPUs (where all of them would be many, GPUs that are alike are chosen in a row only). One

@@ -20,6 +20,7 @@ from functools import lru_cache
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import most_sets, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, Slices
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, TIME_SLICE, Hint, Need, Sharing
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, share_charge, whole_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import (
@@ -43,7 +44,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import
     numpy,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.quota_rows import limit_teams
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Floats
