@@ -12,7 +12,17 @@ from functools import lru_cache, partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import room_question, taken_from
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import joined, must_join
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, every, kind_of, offer_of, offers, question_of, ranked
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import (
+    Offer,
+    every,
+    is_room,
+    kind_of,
+    offer_of,
+    offers,
+    question_of,
+    ranked,
+)
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MODE_OF,
     TIME_SLICE,
@@ -23,7 +33,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Placement,
     Problem,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState, take
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState, take
 
 Key = tuple[str, int]
 
@@ -64,9 +74,10 @@ class Draft:
         self._fruitless: dict[object, int] = {}
         self._vain: set[object] = set()
         self._witness: dict[object, HostState] = {}
-        # As many as there were changes; back where it was with them. Of each kind of needs whether it was hopeless, and as of when.
+        # As many as there were changes; back where it was with them.
         self._version, self._versions = 0, itertools.count(1)
-        self._hopes: dict[object, tuple[tuple[int, bool], bool]] = {}
+        # By whether something is tried, of each kind of needs whether it was hopeless, and as of when.
+        self._hopes: dict[bool, dict[object, tuple[int, bool]]] = {False: {}, True: {}}
         # Of a service its need without the team, and what that asks of GPUs.
         self._anybody: dict[str, tuple[Need, tuple[str, object]]] = {}
         self._kinds: dict[str, object] = {}
@@ -247,14 +258,20 @@ class Draft:
         """Equal as long as nothing has changed; what is only tried is apart."""
         return self._version, self._open > 0
 
+    @property
+    def tried(self) -> bool:
+        """Has anything changed that may be undone?"""
+        return bool(self._log)
+
     def hopeless(self, need: Need) -> bool:
         """Is there no place for one more replica, as things are?"""
         kind = self.kind(need)
         if self._fruitless.get(kind) == len(self._lifted):
             return True
-        known, now = self._hopes.get(kind), self.now
-        if known is None or known[0] != now:
-            known = self._hopes[kind] = now, self._is_hopeless(need, kind)
+        hopes = self._hopes[self._open > 0]
+        known = hopes.get(kind)
+        if known is None or known[0] != self._version:
+            known = hopes[kind] = self._version, self._is_hopeless(need, kind)
         return known[1]
 
     def bound_by_quota(self, need: Need) -> bool:
@@ -265,13 +282,14 @@ class Draft:
             anybody = replace(need, service="", team="")
             self._anybody[need.service] = anybody, ("anybody", question_of(self.fleet, anybody))
         anybody, asked = self._anybody[need.service]
-        now, known = self.now, self._hopes.get(asked)
-        if known is None or known[0] != now:
-            known = self._hopes[asked] = now, next(ranked(self.fleet, anybody), None) is not None
+        hopes = self._hopes[self._open > 0]
+        known = hopes.get(asked)
+        if known is None or known[0] != self._version:
+            known = hopes[asked] = self._version, next(ranked(self.fleet, anybody), None) is not None
         return known[1]
 
     def _is_hopeless(self, need: Need, kind: object) -> bool:
-        if self._known_hopeless(need):
+        if self._known_hopeless(need) or not is_room(self.fleet, need):
             return True
         witness = self._witness.get(kind)
         if witness is not None and offer_of(witness, need, question_of(self.fleet, need)) is not None:

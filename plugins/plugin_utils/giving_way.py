@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import typing as t
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.clearing_quotas import charges_of, clear_quota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import stay
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.leaving_gpus import May, Where, could_be, of_one_gpu, of_whole_gpus
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import every, question_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import every, is_room, question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Displacement, Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
 
@@ -35,6 +35,9 @@ ALL_ASKED = 20_000
 MIXED = 6_000
 
 
+T = t.TypeVar("T")
+
+
 class Way(t.NamedTuple):
     """Who would have to leave a host for one more replica; the least comes first. ``cost``: as how many moves they count."""
 
@@ -44,11 +47,18 @@ class Way(t.NamedTuple):
     cost: int
 
 
+# Hosts by name; None: all.
+_Hosts = frozenset[str] | None
+
+
 class _Cause(t.NamedTuple):
-    """For which need others move, on which hosts there is anybody who has another place, and what was found out about who could follow."""
+    """For which need others move, and what was found out about who could follow.
+
+    ``reach``: on which hosts there is anybody who has another place, or who could have one if one other moved, or two and so on.
+    """
 
     need: Need
-    loose: Set[str]
+    reach: list[_Hosts]
     known: dict[object, bool]
 
 
@@ -61,11 +71,22 @@ class Room:
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
-        self._known_loose: tuple[object, Set[str]] = (None, set())
-        self._known_ways: tuple[object, dict[object, list[Way]]] = (None, {})
+        # By whether something is tried: as of when, and what was found out since.
+        self._known: dict[bool, tuple[int, dict[object, t.Any]]] = {}
         self._tries = self._looks = self._close_looks = 0
         self._all_tries, self._all_looks, self._all_close_looks = ALL_TRIES, ALL_LOOKS, ALL_CLOSE_LOOKS
         self._all_asked = ALL_ASKED
+
+    def _once(self, asked: object, found: Callable[[], T]) -> T:
+        """What is found, and found again only after anything has changed."""
+        version, trying = self._draft.now
+        if trying not in self._known or self._known[trying][0] != version:
+            self._known[trying] = version, {}
+        known = self._known[trying][1]
+        if asked not in known:
+            known[asked] = found()
+        answer: T = known[asked]
+        return answer
 
     @property
     def spent(self) -> bool:
@@ -83,11 +104,12 @@ class Room:
             return None
         self._tries, self._looks = min(TRIES, self._all_tries), min(LOOKS, self._all_looks)
         self._close_looks = min(CLOSE_LOOKS, self._all_close_looks)
-        loose = self._loose(need)
-        known: dict[object, bool] = {}
-        for budget in range(1, draft.problem.moves + 1 if loose else 1):
+        cause = _Cause(need, self._first_reach(need), {})
+        for budget in range(1, draft.problem.moves + 1 if cause.reach[0] else 1):
+            if budget > len(cause.reach):
+                cause.reach.append(self._reach(cause, budget - 1))
             gone: dict[Key, Placement] = {}
-            place = self._by_moves(need, replica, _Cause(need, loose, known), budget, gone)
+            place = self._by_moves(need, replica, cause, budget, gone)
             if place is not None:
                 self._note(gone, place, "moved")
                 return place
@@ -152,7 +174,9 @@ class Room:
         """The ways that may work within a budget: first those that need all of it, for the others were mostly tried with less; of these
         first such as make nobody else move in turn."""
         able: dict[int, list[Way]] = defaultdict(list)
-        for way in self._ways(who[0], cause.need.priority, False, None if budget > 1 else cause.loose):
+        # Once others have left their places there are more ways than were seen before.
+        hosts = None if gone and budget > 1 else cause.reach[budget - 1]
+        for way in self._ways(who[0], cause.need.priority, False, hosts):
             if way.cost > budget:
                 break
             if way.keys and gone.isdisjoint(way.keys):
@@ -240,7 +264,7 @@ class Room:
             cause.known[asked] = False  # nobody makes room for itself
             cause.known[asked] = not self._draft.is_fruitless(asked) and any(
                 way.keys and way.cost <= left and self._stuck(way, cause, left - way.cost) is not None
-                for way in self._ways(need, cause.need.priority, False, None if left > 1 else cause.loose)
+                for way in self._ways(need, cause.need.priority, False, cause.reach[left - 1])
                 if self._looks > 0
             )
             if not cause.known[asked] and self._looks > 0:
@@ -251,23 +275,58 @@ class Room:
         """Everybody who is on one of its GPUs."""
         return host.once("there", lambda: sorted({name for state in host.gpus for name in state.names()}))
 
-    def _loose(self, need: Need) -> Set[str]:
-        """The hosts of its environment on which there is anybody who has another place: the same until anything changes."""
-        asked = (self._draft.now, need.environment)
-        if self._known_loose[0] != asked:
+    def _loose(self, need: Need) -> frozenset[str]:
+        """The hosts of its environment on which there is anybody who has another place."""
+
+        def found() -> frozenset[str]:
             mine = (host for host in self._draft.fleet.hosts.values() if host.host.environment == need.environment)
-            self._known_loose = asked, {host.host.name for host in mine if self._is_loose(host)}
-        return self._known_loose[1]
+            return frozenset(host.host.name for host in mine if self._is_loose(host))
+
+        return self._once(("loose", need.environment), found)
 
     def _is_loose(self, host: HostState) -> bool:
         """Is there anybody on it who has another place?"""
         draft = self._draft
-        if "kinds" not in host.answers:
-            keys = [key for key in map(draft.movable, self._there(host)) if key is not None]
-            kinds = {draft.kind(need): need for need in map(draft.need_of, keys)}
-            host.answers["kinds"] = kinds.values(), any(self._fills(host, key) for key in keys)
-        kinds, filled = host.answers["kinds"]
-        return filled or any(not draft.hopeless(need) or draft.bound_by_quota(need) for need in kinds)
+        kinds, filled = self._movable(host)
+        able = (need for need in kinds if is_room(draft.fleet, need))
+        return filled or any(not draft.hopeless(need) or draft.bound_by_quota(need) for need in able)
+
+    def _movable(self, host: HostState) -> tuple[Collection[Need], bool]:
+        """One of each kind of those on a host who may move, and whether any of them has what another place there would need."""
+
+        def found() -> tuple[Collection[Need], bool]:
+            keys = [key for key in map(self._draft.movable, self._there(host)) if key is not None]
+            kinds = {self._draft.kind(need): need for need in map(self._draft.need_of, keys)}
+            return kinds.values(), any(self._fills(host, key) for key in keys)
+
+        return host.once("kinds", found)
+
+    def _first_reach(self, need: Need) -> list[_Hosts]:
+        """Of a cause: one list for all of a priority."""
+        return self._once(("reach", need.environment, need.priority), lambda: [self._loose(need)])
+
+    def _reach(self, cause: _Cause, left: int) -> _Hosts:
+        """Hosts on which there is anybody who has another place, or could have one if ``left`` others moved: on no other there is a way for
+        one more move than that. All hosts, where it would take too many looks to say; and where others have left their places on trial:
+        that is looked at once, and the ways are known from before."""
+        before = cause.reach[left - 1]
+        if before is None or self._draft.tried:
+            return None
+        looks, self._looks = self._looks, min(LOOKS, self._all_looks)
+        asked = self._once(("asked", cause.need.environment), lambda: self._asked_in(cause.need.environment))
+        more = (hosts for need, hosts in asked if not before.issuperset(hosts) and self._may_follow(need, cause, left))
+        found = before.union(*more)
+        known, self._looks = self._looks > 0, looks
+        return found if known else None
+
+    def _asked_in(self, environment: str) -> list[tuple[Need, set[str]]]:
+        """One of each kind of needs, as far as GPUs go, of those who may move in an environment, and on which hosts they are."""
+        found: dict[object, tuple[Need, set[str]]] = {}
+        for name, host in self._draft.fleet.hosts.items():
+            if host.host.environment == environment:
+                for need in self._movable(host)[0]:
+                    found.setdefault(question_of(self._draft.fleet, need), (need, set()))[1].add(name)
+        return list(found.values())
 
     def _resettle(self, keys: Sequence[Key], cause: _Cause, left: int, gone: dict[Key, Placement]) -> bool:
         """Another place for each, the largest first; for them others may move in turn."""
@@ -325,20 +384,13 @@ class Room:
             draft.back(mark)
         return None
 
-    def _ways(self, need: Need, priority: int, force: bool, only: Set[str] | None = None, *, equals: bool = False) -> list[Way]:
-        """All ways, the least first. ``only``: of these hosts. ``equals``: by force, and also those of the same priority.
+    def _ways(self, need: Need, priority: int, force: bool, only: _Hosts = None, *, equals: bool = False) -> list[Way]:
+        """All ways, the least first. ``only``: of these hosts. ``equals``: by force, and also those of the same priority."""
+        # Who looks with one more move each time asks for it as often.
+        asked = ("ways", need.service, priority, force, equals, only)
+        return self._once(asked, lambda: self._ways_of_all(need, priority, force, only, equals))
 
-        The same list until anything changes: who looks with one more move each time asks for it as often.
-        """
-        draft = self._draft
-        if self._known_ways[0] != draft.now:
-            self._known_ways = draft.now, {}
-        known, asked = self._known_ways[1], (need.service, priority, force, equals, only is None)
-        if asked not in known:
-            known[asked] = self._ways_of_all(need, priority, force, only, equals)
-        return known[asked]
-
-    def _ways_of_all(self, need: Need, priority: int, force: bool, only: Set[str] | None, equals: bool) -> list[Way]:
+    def _ways_of_all(self, need: Need, priority: int, force: bool, only: _Hosts, equals: bool) -> list[Way]:
         draft = self._draft
         stamp, kind = draft.fleet.stamp(need), draft.kind(need)
         found: list[Way] = []

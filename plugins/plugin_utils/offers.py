@@ -9,14 +9,18 @@ import heapq
 import typing as t
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import choose, effort, joined, left_behind, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet, GpuState, HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
 # Compared from left to right, lower is better. All ranks of one kind of need have the same shape.
 Rank = tuple[t.Any, ...]
+# What is asked of GPUs, and what quotas let of it.
+Question = tuple[int, tuple[object, ...]]
 
 
 class Offer(t.NamedTuple):
@@ -30,14 +34,16 @@ class Offer(t.NamedTuple):
 
 def offers(fleet: Fleet, need: Need, hosts: Iterable[HostState] | None = None) -> Iterator[Offer]:
     """What each host that may have the service, and has the CPU, memory and disk for it, can do. ``hosts``: only these."""
-    question = question_of(fleet, need)
+    number = _number_of(fleet, need)
     for host in fleet.hosts.values() if hosts is None else hosts:
-        offer = offer_of(host, need, question)
-        if offer is not None:
-            yield offer
+        # Mostly there is no room: that is known soonest.
+        if _has_room(host, need, number) and _may_have(host, need):
+            offer = offer_of(host, need, (number, fleet.stamp(need)))
+            if offer is not None:
+                yield offer
 
 
-def offer_of(host: HostState, need: Need, question: object) -> Offer | None:
+def offer_of(host: HostState, need: Need, question: Question) -> Offer | None:
     """The best that one host can do for a need. It is remembered for this ``question`` until something changes there."""
     if not _may_have(host, need):
         return None
@@ -51,14 +57,68 @@ def _may_have(host: HostState, need: Need) -> bool:
     return not host.rulebook.alone(need) or host.rule_refusal(need) is None
 
 
-def _answer(host: HostState, need: Need, question: object) -> Offer | None:
+def _answer(host: HostState, need: Need, question: Question) -> Offer | None:
     if question not in host.answers:
-        found = _best(host, need)
+        # Where it is known already that there is no room, it does not matter what a quota lets it have.
+        found = _best(host, need) if host.answers.get(("space", question[0]), True) else None
         # Without the host: one that knew itself would stay in memory until a sweep.
         host.answers[question] = found and (found.rank, found.gpus, found.cut)
         return found
     answer = host.answers[question]
     return answer and Offer(answer[0], host, answer[1], answer[2])
+
+
+def _has_room(host: HostState, need: Need, number: int) -> bool:
+    """Could any of its GPUs serve as things are, whatever quotas say? ``number``: of what is asked of GPUs."""
+    return host.once(("space", number), partial(_is_room, host, need))
+
+
+def _is_room(host: HostState, need: Need) -> bool:
+    if need.isolation == "exclusive":
+        return any(state.refusal("whole", told=False) is None for state in host.gpus)
+    for state in host.gpus:
+        if state.refusal(MODE_OF[need.isolation], need.sharing, told=False) is not None or not state.serves(need):
+            continue
+        if need.isolation == "shared":
+            if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None:
+                return True
+        elif state.cutter is not None and state.best_cut(state.cutter.acceptable(need.memory_mib, need.compute, need.profile)) is not None:
+            return True
+    return False
+
+
+class _Rooms:
+    """Whether any GPU of the fleet has room for what one number asks, whatever quotas and hosts say."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._hosts = fleet.by_turn
+        self._changed, self._read = fleet.diary.changed, 0
+        # A host that had room when it was asked, and those that were not asked since something changed there.
+        self._witness: int | None = None
+        self._unasked = set(range(len(self._hosts)))
+
+    def any(self, need: Need, number: int) -> bool:
+        """Hosts are asked until one says yes."""
+        if self._read < len(self._changed):
+            self._unasked.update(self._changed[self._read :])
+            self._read = len(self._changed)
+        if self._witness is not None and self._witness not in self._unasked:
+            return True
+        self._witness = None
+        while self._unasked and self._witness is None:
+            turn = self._unasked.pop()
+            if _has_room(self._hosts[turn], need, number):
+                self._witness = turn
+        return self._witness is not None
+
+
+def is_room(fleet: Fleet, need: Need) -> bool:
+    """Could any GPU of the fleet serve as things are, whatever quotas and hosts say?"""
+    number = _number_of(fleet, need)
+    if number not in fleet.rooms:
+        fleet.rooms[number] = _Rooms(fleet)
+    rooms: _Rooms = fleet.rooms[number]
+    return rooms.any(need, number)
 
 
 class _Ranking:
@@ -67,7 +127,7 @@ class _Ranking:
     Of hosts that look alike and on which nothing has ever changed, only the first is asked: it comes before the others.
     """
 
-    def __init__(self, fleet: Fleet, question: object, barred: bool) -> None:
+    def __init__(self, fleet: Fleet, question: Question, barred: bool) -> None:
         """``barred``: the compatibility gate speaks of hosts by name, so that none is like another."""
         self.question = question
         self._diary, self._read = fleet.diary, 0
@@ -139,14 +199,19 @@ def ranked(fleet: Fleet, need: Need) -> Iterator[Offer]:
     return ranking.best_first(need)
 
 
-def question_of(fleet: Fleet, need: Need) -> tuple[int, tuple[object, ...]]:
+def question_of(fleet: Fleet, need: Need) -> Question:
     """Equal for needs that any host that has no replica of theirs would answer in the same way, as far as its GPUs go."""
+    return (_number_of(fleet, need), fleet.stamp(need))
+
+
+def _number_of(fleet: Fleet, need: Need) -> int:
+    """A number for what is asked of GPUs."""
     known = fleet.questions.get(need.service)
     if known is None or known[0] is not need:
         bars = tuple(sorted(need.bars.items())) if need.bars else ()
         size = (need.isolation, need.memory_mib, need.count, need.profile, need.compute, need.sharing, need.rules.spread, need.nvlink)
         known = fleet.questions[need.service] = (need, fleet.kind((need.models, need.not_models, bars, *size)))
-    return (known[1], fleet.stamp(need))
+    return known[1]
 
 
 def kind_of(need: Need) -> tuple[t.Any, ...]:

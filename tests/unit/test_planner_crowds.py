@@ -17,12 +17,14 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import giving_way, kept_room, offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_blockers import room_blockers
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.leaving_gpus import of_one_gpu
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, TIME_SLICE, Bar, Need, Problem, Resources, planned
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import Fleet
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem
+from ansible_collections.gpuops.fleet.tests.unit.test_planner_properties import begins_alike
 from ansible_collections.gpuops.fleet.tests.unit.test_planner_rules import crowded
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -153,6 +155,12 @@ def test_nobody_is_tried_where_no_gpu_could_serve(monkeypatch: pytest.MonkeyPatc
     assert not lifted.calls
 
 
+@given(world=crowded())
+@settings(max_examples=60, deadline=None)
+def test_whoever_is_settled_is_not_asked_about_and_the_books_are_the_same(world: Problem) -> None:
+    begins_alike(world)
+
+
 # Ways are looked for once
 
 
@@ -173,6 +181,43 @@ def test_ways_are_asked_for_within_a_limit_and_a_plan_made_again_changes_nothing
         first = make_plan(world)
         assert planner_checker.complaints(world, first) == []
         assert make_plan(planned(world, first)).placements == first.placements
+
+
+@given(world=crowded())
+@settings(max_examples=60, deadline=None)
+def test_hosts_that_are_left_out_have_no_way_that_works(world: Problem) -> None:
+    """Those where nobody has another place, or could have one: a plan that asks all of them is the same."""
+    world = replace(world, moves=3)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(giving_way.Room, "_reach", lambda *_args: None)
+        everywhere = make_plan(world)
+    assert make_plan(world) == everywhere
+
+
+# Where there is room
+
+
+@given(world=crowded(), chance=st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_without_room_nobody_has_an_offer_whatever_came_and_went(world: Problem, chance: random.Random) -> None:
+    draft = begin(planned(world, make_plan(world)))
+    fleet = draft.fleet
+
+    def check() -> None:
+        for each in world.needs:
+            asked = [(state.host.name, offers.offer_of(state, each, offers.question_of(fleet, each))) for state in fleet.hosts.values()]
+            found = {offer.host.host.name: offer.rank for offer in offers.offers(fleet, each)}
+            assert found == {name: offer.rank for name, offer in asked if offer is not None}
+            assert offers.is_room(fleet, each) or not found
+            able = [state for state in fleet.hosts.values() if any(True for _offer in offers.every(state, each))]
+            assert offers.is_room(fleet, each) or not able
+
+    check()
+    for key in chance.sample(sorted(draft.placed), min(3, len(draft.placed))):
+        place = draft.lift(key)
+        check()
+        draft.put(draft.need_of(key), place, fleet.hosts[place.host].usable(place.gpus))
+        check()
 
 
 # Kept room

@@ -10,6 +10,8 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import why_not
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import giving_way
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
@@ -137,8 +139,8 @@ def test_nobody_moves_for_a_replica_that_leaves_a_drained_gpu() -> None:
     assert [where(each) for each in solution.waiting] == ["h1/2:3g.40gb@4"]
 
 
-def test_a_chain_of_moves_is_found() -> None:
-    """The large one needs a half of the A100; who is in it fits only where another is, and that one has room elsewhere."""
+def chain(moves: int) -> Problem:
+    """The large one needs all of an A100; who is on it fits only where another is, and that one has room elsewhere."""
     hosts = [
         host(gpu(0, mig=True), name="h1", capacity=Resources(8)),
         host(gpu(0, "h2", mig=True), name="h2", capacity=Resources(8)),
@@ -151,11 +153,28 @@ def test_a_chain_of_moves_is_found() -> None:
         need("large", memory_mib=60000, resources=Resources(4)),
     ]
     before = [place("middle", "0:3g.40gb@4"), place("wide", "0:3g.40gb@0", on="h2"), place("narrow", "0:3g.40gb@4", on="h2")]
-    given_ = replace(problem(hosts, needs, before), moves=2)
-    places, left, _solution = solved(given_)
+    return replace(problem(hosts, needs, before), moves=moves)
+
+
+def test_a_chain_of_moves_is_found() -> None:
+    places, left, _solution = solved(chain(2))
     assert places["large-1"] == "h1/0:7g.80gb@0"
     assert sorted(name for name, _by, _way in left) == ["middle-1", "narrow-1"]
-    assert "large-1" not in solved(replace(given_, moves=1))[0]
+    assert "large-1" not in solved(chain(1))[0]
+
+
+def test_a_host_where_nobody_has_another_place_yet_is_in_the_chain_and_all_are_where_it_takes_too_many_looks_to_say() -> None:
+    """Asked of whoever makes room himself: the solver would find the chain, too."""
+    given_, half = chain(2), {"memory_mib": 30000, "resources": Resources(4)}
+    needs = [each for each in given_.needs if each.service != "large"] + [need("still", **half), need("large", **half)]
+    draft = begin(replace(given_, needs=tuple(needs), previous=(*given_.previous, place("still", "0:3g.40gb@0"))))
+    room = giving_way.Room(draft)
+    cause = giving_way._Cause(draft.needs["large"], [room._loose(draft.needs["large"])], {})
+    assert cause.reach == [{"h2"}]
+    assert room._reach(cause, 1) == {"h1", "h2"}
+    assert room.moved(draft.needs["large"], 1) is not None
+    room._all_looks = 0
+    assert room._reach(giving_way._Cause(cause.need, cause.reach, {}), 1) is None
 
 
 def test_a_higher_priority_takes_the_place_of_the_fewest_and_lowest() -> None:
