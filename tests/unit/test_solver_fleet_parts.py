@@ -12,6 +12,7 @@ import typing as t
 import numpy as np
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_expansion
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at, in_order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_balance import Limits, balance
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, Shape, smallest_profiles
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import most_of_teams
@@ -21,7 +22,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel, read_problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import _whole_patterns
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats, in_order
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Program, Session
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import models
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100
@@ -502,3 +503,19 @@ def test_rows_are_ordered_by_one_column_after_the_other_whether_one_number_holds
     assert [rows[one] for one in in_order(*columns).tolist()] == sorted(rows)
     assert in_order(*(column % 2 for column in columns)).tolist() == np.lexsort([column % 2 for column in columns[::-1]]).tolist()
     assert in_order(*(column[:0] for column in columns)).tolist() == []
+
+
+@pytest.mark.parametrize("shape", [(7,), (5, 4), (3, 2, 6)])
+@pytest.mark.parametrize("kind", [np.int16, np.int64, np.float64])
+def test_amounts_are_added_as_often_as_a_place_is_named_also_where_the_array_is_a_part_of_another(
+    shape: tuple[int, ...], kind: type
+) -> None:
+    chance = np.random.default_rng(len(shape))
+    places = tuple(chance.integers(0, many, 300) for many in shape)
+    for amount in (1, chance.integers(-3, 4, 300)):
+        whole, expected = np.zeros((*shape, 2), dtype=kind), np.zeros(shape, dtype=kind)
+        np.add.at(expected, places, np.asarray(amount, dtype=kind))
+        for store in (whole[..., 0], np.zeros(shape, dtype=kind)):
+            add_at(store, places, amount)
+            assert (store == expected).all()
+        assert not whole[..., 1].any()

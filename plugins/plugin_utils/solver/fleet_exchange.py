@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY, Dealt
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
@@ -80,7 +81,7 @@ class _Table:
         kinds, self.kind = numpy.unique(dealt.klass, return_inverse=True)
         self.limit = options.per_host[kinds]
         self.held = numpy.zeros((len(kinds), size), dtype=numpy.int32)
-        numpy.add.at(self.held, (self.kind, dealt.host), 1)
+        add_at(self.held, (self.kind, dealt.host), 1)
 
     def try_pairs(self, over: Ints, number: int, *, sideways: bool) -> bool:
         """One exchange for each of these hosts with a partner that has something left; the partners change with ``number``.

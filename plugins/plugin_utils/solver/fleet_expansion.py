@@ -13,6 +13,7 @@ from __future__ import annotations
 import typing as t
 from dataclasses import dataclass
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_balance import Limits, balance
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
@@ -297,7 +298,7 @@ class Dealer:
         order = numpy.argsort(key, kind="stable")
         rank = numpy.arange(len(order)) - numpy.searchsorted(key[order], key[order])
         replicas = numpy.zeros((self.group.size, self.group.gpus, len(need)), dtype=numpy.int64)
-        numpy.add.at(replicas, (hosts[order], gpu[first[key[order]] + rank], of[order]), 1)
+        add_at(replicas, (hosts[order], gpu[first[key[order]] + rank], of[order]), 1)
         load = replicas @ need
         both = numpy.concatenate((replicas, self.slots), axis=2)
         limited = numpy.flatnonzero(limit < replicas.max(axis=(0, 1)) * self.group.gpus)

@@ -8,10 +8,10 @@ GPUs are numbered on their host. What a replica has is a mask of GPUs: one bit, 
 
 from __future__ import annotations
 
-import math
 import typing as t
 from functools import cached_property
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at, in_order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY, Dealt
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Group, Options
@@ -27,21 +27,6 @@ if t.TYPE_CHECKING:
 
 # The number of slices of each profile on a GPU is one digit of its code.
 DIGIT = 16
-
-
-def in_order(*columns: Ints) -> Ints:
-    """Where the rows of these columns (whole numbers from 0) are in the order of the first, then of the second, and so on.
-
-    As :func:`numpy.lexsort`, but of hundreds of thousands of rows five times as quick: a single number says where each belongs, where it is
-    not too large.
-    """
-    most = [int(column.max(initial=0)) + 1 for column in columns]
-    if math.prod(most) > numpy.iinfo(numpy.int64).max:
-        return numpy.lexsort(columns[::-1])
-    place = numpy.zeros(len(columns[0]), dtype=numpy.int64)
-    for column, many in zip(columns, most, strict=True):
-        place = place * many + column
-    return numpy.argsort(place, kind="stable")
 
 
 class Codes:
@@ -114,7 +99,8 @@ class Room:
     def take(self, need: Floats, shape: Ints, host: Ints, gpus: Ints, sign: int = 1) -> None:
         """Seat replicas (arrays of equal length; ``need``: CPU and RAM of each), or with ``sign`` -1 let them go."""
         self._empty, self._fits = None, {}
-        numpy.add.at(self.left, host, -sign * need)
+        for resource in range(self.left.shape[1]):
+            add_at(self.left[:, resource], (host,), -sign * need[:, resource])
         which, gpu = numpy.nonzero(gpus[:, None] >> numpy.arange(self.group.gpus) & 1)
         shape, host = shape[which], host[which]
         whole = numpy.asarray([kind.mode == "whole" for kind in self.board.shapes], dtype=bool)[shape]
@@ -125,7 +111,7 @@ class Room:
             (self.compute, self.sizes[shape, 1]),
             (self.clients, self.sizes[shape, 2]),
         ):
-            numpy.add.at(store, (host, gpu), sign * amount)
+            add_at(store, (host, gpu), sign * amount)
 
     def gpus_for(self, shape: int, count: int) -> Bools:
         """GPUs that can take one more of this shape; with ``count`` > 1 those of hosts that have so many of them. Not to be written to."""
@@ -181,14 +167,14 @@ class Seats:
         for store, given in ((self.klass, klass), (self.shape, shape), (self.host, host), (self.gpus, gpus)):
             store[first : self.size] = given
         self.here[first : self.size] = True
-        numpy.add.at(self._held, (self._row[klass], host), 1)
+        add_at(self._held, (self._row[klass], host), 1)
         self.room.take(self.needs(klass), shape, host, gpus)
 
     def drop(self, replicas: Ints) -> None:
         """Let these go, by number."""
         self.here[replicas] = False
         klass = self.klass[replicas]
-        numpy.add.at(self._held, (self._row[klass], self.host[replicas]), -1)
+        add_at(self._held, (self._row[klass], self.host[replicas]), -1)
         self.room.take(self.needs(klass), self.shape[replicas], self.host[replicas], self.gpus[replicas], -1)
 
     def present(self) -> Ints:
@@ -204,7 +190,7 @@ class Seats:
         self.drop(replicas)
         self.host[replicas], self.gpus[replicas], self.here[replicas] = host, gpus, True
         klass = self.klass[replicas]
-        numpy.add.at(self._held, (self._row[klass], host), 1)
+        add_at(self._held, (self._row[klass], host), 1)
         self.room.take(self.needs(klass), self.shape[replicas], host, gpus)
 
     def trade(self, one: int, other: int) -> None:
@@ -213,8 +199,8 @@ class Seats:
         self.klass[[one, other]] = klass[::-1]
         more = self.needs(klass[:1]) - self.needs(klass[1:])
         numpy.add.at(self.room.left, host, numpy.concatenate((more, -more)))
-        numpy.add.at(self._held, (self._row[klass], host), -1)
-        numpy.add.at(self._held, (self._row[klass], host[::-1]), 1)
+        add_at(self._held, (self._row[klass], host), -1)
+        add_at(self._held, (self._row[klass], host[::-1]), 1)
 
     def held_at(self, klass: Ints, host: Ints | int) -> NDArray[np.int16]:
         """Of each of these classes, replicas on a host, or on the host of the same number in the array."""

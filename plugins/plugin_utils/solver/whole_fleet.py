@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import shared_out
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import in_order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealer, Dealt
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
@@ -23,7 +24,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, FleetProblem, Row, check
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import Fewest, FleetProgram, Relaxed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Cut, cuts, reachable, rounded
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats, in_order
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available, numpy, version
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
 

@@ -1,0 +1,45 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What numpy has, too, and takes much longer for on the arrays of a whole fleet."""
+
+from __future__ import annotations
+
+import math
+import typing as t
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
+
+if t.TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+
+
+def in_order(*columns: Ints) -> Ints:
+    """Where the rows of these columns (whole numbers from 0) are in the order of the first, then of the second, and so on.
+
+    As :func:`numpy.lexsort`, but of hundreds of thousands of rows five times as quick: a single number says where each belongs, where it is
+    not too large.
+    """
+    most = [int(column.max(initial=0)) + 1 for column in columns]
+    if math.prod(most) > numpy.iinfo(numpy.int64).max:
+        return numpy.lexsort(columns[::-1])
+    place = numpy.zeros(len(columns[0]), dtype=numpy.int64)
+    for column, many in zip(columns, most, strict=True):
+        place = place * many + column
+    return numpy.argsort(place, kind="stable")
+
+
+def add_at(store: NDArray[t.Any], places: tuple[Ints, ...], amount: t.Any) -> None:
+    """As :func:`numpy.add.at`: to each of these places an amount is added, as often as it is named.
+
+    Ten to forty times as quick: numpy has a quick way where there is one number for each place, and no other type to convert to.
+    """
+    if store.flags.c_contiguous:
+        place = places[0]
+        for many, more in zip(store.shape[1:], places[1:], strict=True):
+            place = place * many + more
+        store, places = store.reshape(-1), (place,)
+    numpy.add.at(store, places, numpy.asarray(amount, dtype=store.dtype))
