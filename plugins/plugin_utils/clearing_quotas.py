@@ -79,7 +79,7 @@ def _charged_below(draft: Draft, team: str, priority: int) -> Iterator[tuple[int
     charged = draft.fleet.books.charged(team)
     if not charged:
         return
-    known = draft.fleet.books.known(team)
+    known = draft.fleet.books.known_alone(team)
     if "by priority" not in known:
         those = ((draft.needs[key_of(name)[0]].priority, name, charge) for name, charge in charged.items())
         known["by priority"] = sorted(those, key=operator.itemgetter(0))

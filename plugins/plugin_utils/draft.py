@@ -15,6 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import joined, 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import (
     Offer,
     every,
+    is_offered,
     is_room,
     kind_of,
     offer_of,
@@ -43,10 +44,9 @@ class Mark:
     """Where :meth:`Draft.back` goes back to."""
 
     changes: int
+    learnt: int
     version: int
     lifted: int
-    fruitless: Mapping[object, int]
-    vain: frozenset[object]
     displaced: Mapping[Key, tuple[str, Displacement]]
     freed: bool
 
@@ -81,7 +81,9 @@ class Draft:
         # Of a service its need without the team, and what that asks of GPUs.
         self._anybody: dict[str, tuple[Need, tuple[str, object]]] = {}
         self._kinds: dict[str, object] = {}
+        # How to undo what was only tried: what was changed, and what was found out about needs.
         self._log: list[Callable[[], object]] = []
+        self._learnt: list[Callable[[], object]] = []
         self._open = 0
 
     # Trying
@@ -89,16 +91,15 @@ class Draft:
     def mark(self) -> Mark:
         """Begin to try something; ends with :meth:`back` or :meth:`keep`."""
         self._open += 1
-        known = dict(self._fruitless), frozenset(self._vain)
-        return Mark(len(self._log), self._version, len(self._lifted), *known, dict(self.displaced), self.freed)
+        return Mark(len(self._log), len(self._learnt), self._version, len(self._lifted), dict(self.displaced), self.freed)
 
     def back(self, mark: Mark) -> None:
         """Undo everything since."""
-        while len(self._log) > mark.changes:
-            self._log.pop()()
+        for log, before in ((self._log, mark.changes), (self._learnt, mark.learnt)):
+            while len(log) > before:
+                log.pop()()
         self._version = mark.version
         del self._lifted[mark.lifted :]
-        self._fruitless, self._vain = dict(mark.fruitless), set(mark.vain)
         self.displaced, self.freed = dict(mark.displaced), mark.freed
         self._open -= 1
 
@@ -107,6 +108,7 @@ class Draft:
         self._open -= 1
         if not self._open:
             self._log.clear()
+            self._learnt.clear()
 
     def _remember(self, host: HostState, states: Iterable[GpuState]) -> None:
         if self._open:
@@ -138,7 +140,9 @@ class Draft:
 
     def _gave_back(self, host: HostState, team: str) -> None:
         self._lifted.append((host, team))
-        self._vain.clear()
+        if self._open and self._vain:
+            self._learnt.append(partial(setattr, self, "_vain", self._vain))
+        self._vain = set()
 
     def lift(self, key: Key) -> Placement:
         """Take a replica's place away, also one that it holds on a drained GPU."""
@@ -178,7 +182,7 @@ class Draft:
             if place is not None:
                 return place
         if not refused:
-            self._fruitless[self.kind(need)] = len(self._lifted)
+            self._found_fruitless(self.kind(need))
         return None
 
     def place_on(self, need: Need, replica: int, found: Iterable[Offer]) -> Placement | None:
@@ -296,7 +300,7 @@ class Draft:
             return False
         found = next(ranked(self.fleet, need), None)
         if found is None:
-            self._fruitless[kind] = len(self._lifted)
+            self._found_fruitless(kind)
             return True
         self._witness[kind] = found.host
         return False
@@ -315,14 +319,26 @@ class Draft:
             books = self.fleet.books
             if not self._open and books.tight(need.team, need.count) and any(books.together(team, need.team) for _host, team in back):
                 return False
-            if any(True for _offer in offers(self.fleet, need, {host.host.name: host for host, _team in back}.values())):
+            if is_offered(self.fleet, need, {host.host.name: host for host, _team in back}.values()):
                 return False
-            self._fruitless[kind] = len(self._lifted)
+            self._found_fruitless(kind)
         return True
+
+    def _found_fruitless(self, kind: object) -> None:
+        """There is no place for this kind of needs, after all that was given back so far."""
+        self._remember_fruitless(kind)
+        self._fruitless[kind] = len(self._lifted)
+
+    def _remember_fruitless(self, kind: object) -> None:
+        if self._open:
+            self._learnt.append(partial(_put_back, self._fruitless, kind, self._fruitless.get(kind)))
 
     def forget(self, need: Need) -> None:
         """A quota has more room now: look everywhere again."""
-        self._fruitless.pop(self.kind(need), None)
+        kind = self.kind(need)
+        if kind in self._fruitless:
+            self._remember_fruitless(kind)
+            del self._fruitless[kind]
 
     def is_fruitless(self, what: object) -> bool:
         """Was it in vain, and is nothing free since?"""
@@ -330,6 +346,8 @@ class Draft:
 
     def in_vain(self, what: object) -> None:
         """Remember that something was tried in vain, until a place is given back."""
+        if self._open and what not in self._vain:
+            self._learnt.append(partial(self._vain.discard, what))
         self._vain.add(what)
 
     def kind(self, need: Need) -> object:
@@ -375,6 +393,13 @@ class Draft:
             if key in self.kept and _where(self.placed.get(key)) != _where(self.kept[key]) and (way != "moved" or key in self.placed)
         ]
         return tuple(left)
+
+
+def _put_back(store: dict[object, int], key: object, value: int | None) -> None:
+    if value is None:
+        store.pop(key, None)
+    else:
+        store[key] = value
 
 
 def _where(place: Placement | None) -> object:

@@ -34,13 +34,18 @@ class Offer(t.NamedTuple):
 
 def offers(fleet: Fleet, need: Need, hosts: Iterable[HostState] | None = None) -> Iterator[Offer]:
     """What each host that may have the service, and has the CPU, memory and disk for it, can do. ``hosts``: only these."""
-    number = _number_of(fleet, need)
+    question = question_of(fleet, need)
     for host in fleet.hosts.values() if hosts is None else hosts:
-        # Mostly there is no room: that is known soonest.
-        if _has_room(host, need, number) and _may_have(host, need):
-            offer = offer_of(host, need, (number, fleet.stamp(need)))
-            if offer is not None:
-                yield offer
+        offer = offer_of(host, need, question)
+        if offer is not None:
+            yield offer
+
+
+def is_offered(fleet: Fleet, need: Need, hosts: Iterable[HostState]) -> bool:
+    """Can any of these hosts do anything? Mostly there is no room, and that is known soonest of what is asked for again and again."""
+    number = _number_of(fleet, need)
+    able = (host for host in hosts if _has_room(host, need, number) and _may_have(host, need))
+    return any(offer_of(host, need, (number, fleet.stamp(need))) is not None for host in able)
 
 
 def offer_of(host: HostState, need: Need, question: Question) -> Offer | None:

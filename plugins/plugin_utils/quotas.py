@@ -56,6 +56,7 @@ class Books:
         self._used: dict[str, dict[Key, int]] = {team: dict.fromkeys(self._keys_of(team), 0) for team in self._quotas}
         self._charged: dict[str, tuple[str, Charge]] = {}
         self._names: dict[str, dict[str, Charge]] = {team: {} for team in self._quotas}
+        self._own: dict[str, dict[object, t.Any]] = {team: {} for team in self._quotas}
         # What was answered to each team, until something changes that counts for it: in its workspace, or where it has none, for itself.
         # Changes are only counted there, because in a workspace of hundreds of teams most are never asked between two of them.
         self._answers: dict[str, tuple[int, dict[object, t.Any]]] = {team: (0, {}) for team in self._quotas}
@@ -134,6 +135,7 @@ class Books:
         if team in self._used:
             self._charged[name] = (team, charge)
             self._names[team][name] = charge
+            self._own[team] = {}
             self._add(team, charge, 1)
 
     def book_as(self, other: Books, names: Iterable[str]) -> bool:
@@ -148,6 +150,7 @@ class Books:
                 self._names[team][name] = charge
                 every[team] += charge
         for team, charges in every.items():
+            self._own[team] = {}
             self._add(team, tuple(charges), 1)
         return True
 
@@ -156,6 +159,7 @@ class Books:
         found = self._charged.pop(name, None)
         if found is not None:
             del self._names[found[0]][name]
+            self._own[found[0]] = {}
             self._add(*found, -1)
         return found
 
@@ -166,6 +170,10 @@ class Books:
     def teams(self, space: str | None) -> Sequence[str]:
         """The teams of a workspace."""
         return () if space is None else self._members.get(space, ())
+
+    def known_alone(self, team: str) -> dict[object, t.Any]:
+        """As :meth:`known`, until something changes that counts for the team itself, whatever the others of its workspace have."""
+        return self._own[team]
 
     def known(self, team: str) -> dict[object, t.Any]:
         """What was answered to a team, by question, until something changes that counts for it. Of a team with limits (:meth:`limited`)."""

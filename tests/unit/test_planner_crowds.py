@@ -208,6 +208,7 @@ def test_without_room_nobody_has_an_offer_whatever_came_and_went(world: Problem,
             asked = [(state.host.name, offers.offer_of(state, each, offers.question_of(fleet, each))) for state in fleet.hosts.values()]
             found = {offer.host.host.name: offer.rank for offer in offers.offers(fleet, each)}
             assert found == {name: offer.rank for name, offer in asked if offer is not None}
+            assert offers.is_offered(fleet, each, fleet.hosts.values()) == bool(found)
             assert offers.is_room(fleet, each) or not found
             able = [state for state in fleet.hosts.values() if any(True for _offer in offers.every(state, each))]
             assert offers.is_room(fleet, each) or not able
@@ -218,6 +219,46 @@ def test_without_room_nobody_has_an_offer_whatever_came_and_went(world: Problem,
         check()
         draft.put(draft.need_of(key), place, fleet.hosts[place.host].usable(place.gpus))
         check()
+
+
+# What was only tried
+
+
+@given(world=crowded(), chance=st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_what_was_learnt_while_something_was_only_tried_is_forgotten(world: Problem, chance: random.Random) -> None:
+    draft = begin(planned(world, make_plan(world)))
+
+    def known() -> tuple[t.Any, ...]:
+        return dict(draft._fruitless), set(draft._vain), dict(draft.placed), draft.fleet.books.ceilings()
+
+    def tries(depth: int) -> None:
+        """Anything that may be tried; what is tried within it may stand."""
+        before, mark = known(), draft.mark()
+        for _step in range(chance.randrange(1, 6)):
+            each = chance.choice(world.needs)
+            what = chance.randrange(6)
+            if what == 0 and draft.placed:
+                draft.lift(chance.choice(sorted(draft.placed)))
+            elif what == 1 and (each.service, 1) not in draft.placed:
+                draft.place(each, 1)
+            elif what == 2:
+                draft.in_vain(each.service)
+            elif what == 3:
+                draft.forget(each)
+            elif what == 4 and depth:
+                tries(depth - 1)
+            else:
+                draft.hopeless(each)
+        if depth < 2 and chance.random() < 0.3:
+            draft.keep()
+        else:
+            draft.back(mark)
+            assert known() == before
+
+    for each in world.needs:
+        draft.hopeless(each)
+    tries(2)
 
 
 # Kept room
