@@ -31,6 +31,8 @@ CLOSE_LOOKS, ALL_CLOSE_LOOKS = 24, 400
 # How often a host is asked for its ways in one plan. It takes a twentieth of a look, but there are very many to ask where a thousand wait
 # who have no place: some thousand do where everybody but a hundred has one.
 ALL_ASKED = 20_000
+# The part of the hosts on which somebody has another place from which on it is not asked on which others that may become so.
+MANY_LOOSE = 0.5
 # Services times hosts up to which places are looked for that some give up and others move from: it takes longer than all else.
 MIXED = 6_000
 
@@ -307,10 +309,11 @@ class Room:
 
     def _reach(self, cause: _Cause, left: int) -> _Hosts:
         """Hosts on which there is anybody who has another place, or could have one if ``left`` others moved: on no other there is a way for
-        one more move than that. All hosts, where it would take too many looks to say; and where others have left their places on trial:
-        that is looked at once, and the ways are known from before."""
-        before = cause.reach[left - 1]
-        if before is None or self._draft.tried:
+        one more move than that. All hosts, where it would take too many looks to say, or is mostly so; and where others have left their
+        places on trial: that is looked at once, and the ways are known from before."""
+        before, loose = cause.reach[left - 1], self._loose(cause.need)
+        mine = sum(host.host.environment == cause.need.environment for host in self._draft.fleet.hosts.values())
+        if before is None or self._draft.tried or len(loose) > MANY_LOOSE * mine:
             return None
         looks, self._looks = self._looks, min(LOOKS, self._all_looks)
         asked = self._once(("asked", cause.need.environment), lambda: self._asked_in(cause.need.environment))
