@@ -182,7 +182,7 @@ class Draft:
             if place is not None:
                 return place
         if not refused:
-            self._found_fruitless(self.kind(need))
+            self._set_fruitless(self.kind(need), len(self._lifted))
         return None
 
     def place_on(self, need: Need, replica: int, found: Iterable[Offer]) -> Placement | None:
@@ -300,7 +300,7 @@ class Draft:
             return False
         found = next(ranked(self.fleet, need), None)
         if found is None:
-            self._found_fruitless(kind)
+            self._set_fruitless(kind, len(self._lifted))
             return True
         self._witness[kind] = found.host
         return False
@@ -321,24 +321,18 @@ class Draft:
                 return False
             if is_offered(self.fleet, need, {host.host.name: host for host, _team in back}.values()):
                 return False
-            self._found_fruitless(kind)
+            self._set_fruitless(kind, len(self._lifted))
         return True
 
-    def _found_fruitless(self, kind: object) -> None:
-        """There is no place for this kind of needs, after all that was given back so far."""
-        self._remember_fruitless(kind)
-        self._fruitless[kind] = len(self._lifted)
-
-    def _remember_fruitless(self, kind: object) -> None:
+    def _set_fruitless(self, kind: object, lifted: int | None) -> None:
+        """There was no place for this kind of needs after so many were given back; None: nobody knows."""
         if self._open:
-            self._learnt.append(partial(_put_back, self._fruitless, kind, self._fruitless.get(kind)))
+            self._learnt.append(partial(_put, self._fruitless, kind, self._fruitless.get(kind)))
+        _put(self._fruitless, kind, lifted)
 
     def forget(self, need: Need) -> None:
         """A quota has more room now: look everywhere again."""
-        kind = self.kind(need)
-        if kind in self._fruitless:
-            self._remember_fruitless(kind)
-            del self._fruitless[kind]
+        self._set_fruitless(self.kind(need), None)
 
     def is_fruitless(self, what: object) -> bool:
         """Was it in vain, and is nothing free since?"""
@@ -395,7 +389,8 @@ class Draft:
         return tuple(left)
 
 
-def _put_back(store: dict[object, int], key: object, value: int | None) -> None:
+def _put(store: dict[object, int], key: object, value: int | None) -> None:
+    """``value`` for that key; None: no entry."""
     if value is None:
         store.pop(key, None)
     else:

@@ -73,6 +73,7 @@ class Room:
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
+        self._mine: dict[str, list[HostState]] = {}
         # By whether something is tried: as of when, and what was found out since.
         self._known: dict[bool, tuple[int, dict[object, t.Any]]] = {}
         self._tries = self._looks = self._close_looks = 0
@@ -275,16 +276,17 @@ class Room:
 
     def _there(self, host: HostState) -> list[str]:
         """Everybody who is on one of its GPUs."""
-        return host.once("there", lambda: sorted({name for state in host.gpus for name in state.names()}))
+        return host.once("there", lambda: sorted(host.names()))
 
     def _loose(self, need: Need) -> frozenset[str]:
         """The hosts of its environment on which there is anybody who has another place."""
+        hosts = self._hosts_in(need.environment)
+        return self._once(("loose", need.environment), lambda: frozenset(host.host.name for host in hosts if self._is_loose(host)))
 
-        def found() -> frozenset[str]:
-            mine = (host for host in self._draft.fleet.hosts.values() if host.host.environment == need.environment)
-            return frozenset(host.host.name for host in mine if self._is_loose(host))
-
-        return self._once(("loose", need.environment), found)
+    def _hosts_in(self, environment: str) -> list[HostState]:
+        if environment not in self._mine:
+            self._mine[environment] = [host for host in self._draft.fleet.hosts.values() if host.host.environment == environment]
+        return self._mine[environment]
 
     def _is_loose(self, host: HostState) -> bool:
         """Is there anybody on it who has another place?"""
@@ -311,12 +313,11 @@ class Room:
         """Hosts on which there is anybody who has another place, or could have one if ``left`` others moved: on no other there is a way for
         one more move than that. All hosts, where it would take too many looks to say, or is mostly so; and where others have left their
         places on trial: that is looked at once, and the ways are known from before."""
-        before, loose = cause.reach[left - 1], self._loose(cause.need)
-        mine = sum(host.host.environment == cause.need.environment for host in self._draft.fleet.hosts.values())
-        if before is None or self._draft.tried or len(loose) > MANY_LOOSE * mine:
+        before, environment = cause.reach[left - 1], cause.need.environment
+        if before is None or self._draft.tried or len(self._loose(cause.need)) > MANY_LOOSE * len(self._hosts_in(environment)):
             return None
         looks, self._looks = self._looks, min(LOOKS, self._all_looks)
-        asked = self._once(("asked", cause.need.environment), lambda: self._asked_in(cause.need.environment))
+        asked = self._once(("asked", environment), lambda: self._asked_in(environment))
         more = (hosts for need, hosts in asked if not before.issuperset(hosts) and self._may_follow(need, cause, left))
         found = before.union(*more)
         known, self._looks = self._looks > 0, looks
@@ -325,10 +326,9 @@ class Room:
     def _asked_in(self, environment: str) -> list[tuple[Need, set[str]]]:
         """One of each kind of needs, as far as GPUs go, of those who may move in an environment, and on which hosts they are."""
         found: dict[object, tuple[Need, set[str]]] = {}
-        for name, host in self._draft.fleet.hosts.items():
-            if host.host.environment == environment:
-                for need in self._movable(host)[0]:
-                    found.setdefault(question_of(self._draft.fleet, need), (need, set()))[1].add(name)
+        for host in self._hosts_in(environment):
+            for need in self._movable(host)[0]:
+                found.setdefault(question_of(self._draft.fleet, need), (need, set()))[1].add(host.host.name)
         return list(found.values())
 
     def _resettle(self, keys: Sequence[Key], cause: _Cause, left: int, gone: dict[Key, Placement]) -> bool:

@@ -135,7 +135,6 @@ class Books:
         if team in self._used:
             self._charged[name] = (team, charge)
             self._names[team][name] = charge
-            self._own[team] = {}
             self._add(team, charge, 1)
 
     def book_as(self, other: Books, names: Iterable[str]) -> bool:
@@ -150,7 +149,6 @@ class Books:
                 self._names[team][name] = charge
                 every[team] += charge
         for team, charges in every.items():
-            self._own[team] = {}
             self._add(team, tuple(charges), 1)
         return True
 
@@ -159,7 +157,6 @@ class Books:
         found = self._charged.pop(name, None)
         if found is not None:
             del self._names[found[0]][name]
-            self._own[found[0]] = {}
             self._add(*found, -1)
         return found
 
@@ -194,6 +191,7 @@ class Books:
                 self._sums[(space, key)] = [
                     every - old + new for every, old, new in zip(self._sums[(space, key)], before, now, strict=True)
                 ]
+        self._own[team] = {}
         self._changes[self._shared[team]] += 1
 
     def _amounts(self, team: str, charge: Charge) -> dict[Key, int]:

@@ -191,6 +191,9 @@ def test_hosts_that_are_left_out_have_no_way_that_works(world: Problem) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(giving_way.Room, "_reach", lambda *_args: None)
         everywhere = make_plan(world)
+        patched.undo()
+        patched.setattr(giving_way, "MANY_LOOSE", 1.0)
+        assert make_plan(world) == everywhere
     assert make_plan(world) == everywhere
 
 

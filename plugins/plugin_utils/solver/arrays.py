@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import typing as t
+from collections.abc import Sequence
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
@@ -26,10 +27,7 @@ def in_order(*columns: Ints) -> Ints:
     most = [int(column.max(initial=0)) + 1 for column in columns]
     if math.prod(most) > numpy.iinfo(numpy.int64).max:
         return numpy.lexsort(columns[::-1])
-    place = numpy.zeros(len(columns[0]), dtype=numpy.int64)
-    for column, many in zip(columns, most, strict=True):
-        place = place * many + column
-    return numpy.argsort(place, kind="stable")
+    return numpy.argsort(_as_one(columns, most), kind="stable")
 
 
 def add_at(store: NDArray[t.Any], places: tuple[Ints, ...], amount: t.Any) -> None:
@@ -38,8 +36,13 @@ def add_at(store: NDArray[t.Any], places: tuple[Ints, ...], amount: t.Any) -> No
     Ten to forty times as quick: numpy has a quick way where there is one number for each place, and no other type to convert to.
     """
     if store.flags.c_contiguous:
-        place = places[0]
-        for many, more in zip(store.shape[1:], places[1:], strict=True):
-            place = place * many + more
-        store, places = store.reshape(-1), (place,)
+        store, places = store.reshape(-1), (_as_one(places, store.shape),)
     numpy.add.at(store, places, numpy.asarray(amount, dtype=store.dtype))
+
+
+def _as_one(columns: Sequence[Ints], most: Sequence[int]) -> Ints:
+    """One number for each row, of which those of each column are the digits: from 0 to below ``most``."""
+    place = columns[0].astype(numpy.int64)
+    for column, many in zip(columns[1:], most[1:], strict=True):
+        place = place * many + column
+    return place
