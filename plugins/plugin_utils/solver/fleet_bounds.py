@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 import typing as t
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import Cut, team_cuts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, SolverError, numpy
@@ -79,7 +79,7 @@ class Bounds:
             return [whole]
         try:
             side = _Side(self.program, cost, self.cuts, self.most)
-            tried = [self._part(side, one.counts, levels, whole) for one in roots or [whole]]
+            tried = self._parts(side, [one.counts for one in roots or [whole]], levels, whole)
         except SolverError:
             return [whole]
         heap = [(one.value, number, one) for number, one in enumerate(tried)]
@@ -89,23 +89,25 @@ class Bounds:
             heapq.heappop(heap)
             level, team, count = best.split
             least, greatest = best.counts.get((level, team), (-numpy.inf, numpy.inf))
-            for limits in ((least, float(numpy.floor(count))), (float(numpy.ceil(count)), greatest)):
-                part = self._part(side, {**best.counts, (level, team): limits}, levels, best)
+            halves = (least, float(numpy.floor(count))), (float(numpy.ceil(count)), greatest)
+            for part in self._parts(side, [{**best.counts, (level, team): limits} for limits in halves], levels, best):
                 heapq.heappush(heap, (part.value, number, part))
                 number += 1
         return [one for _value, _number, one in sorted(heap, key=lambda each: each[:2])]
 
-    def _part(self, side: _Side, counts: Counts, levels: list[int], within: Part) -> Part:
-        """The plans within these counts. What is known of the larger part ``within`` holds for them."""
-        try:
-            outcome, slack = side.solve(counts)
-        except SolverError:
-            return Part(within.value, within.duals, counts)
-        value = outcome.objective - slack
-        if value < within.value:
-            # Its prices belong to the better bound.
-            return Part(within.value, within.duals, counts, self._broken(self.program.amount(outcome), levels))
-        return Part(value, outcome.duals, counts, self._broken(self.program.amount(outcome), levels))
+    def _parts(self, side: _Side, counts: list[Counts], levels: list[int], within: Part) -> list[Part]:
+        """The plans within each of these counts. What is known of the larger part ``within`` holds for them."""
+        found: list[Part] = []
+        for each in counts:
+            try:
+                outcome, slack = side.solve(each)
+            except SolverError:
+                # As long as this one is left as it is, ``within`` is bounded no closer, whatever the others say.
+                break
+            value, split = outcome.objective - slack, self._broken(self.program.amount(outcome), levels)
+            # The better bound, with the prices that belong to it.
+            found.append(Part(value, outcome.duals, each, split) if value >= within.value else replace(within, counts=each, split=split))
+        return found + [replace(within, counts=each, split=None) for each in counts[len(found) :]]
 
     def _worth(self, outcome: Outcome, cost: Floats) -> tuple[Ints, Floats]:
         """(options that the program has, worth of a replica of each option at the prices of what teams share)."""
