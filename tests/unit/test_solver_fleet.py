@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import typing as t
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_program
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_program, whole_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, read_problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.whole_fleet import plan_whole_fleet
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_baseline import first_fit
@@ -58,6 +59,28 @@ def test_a_plan_is_allowed_within_its_bounds_and_no_worse_than_first_fit(seed: i
     bound = tuple(number for _level, number in sorted(answer.bound.items(), reverse=True))
     assert objective(asked, answer.rows)[:-1] <= bound
     assert objective(asked, first_fit(asked))[:-1] <= bound
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_what_whole_numbers_leave_out_of_a_small_fleet_is_found_a_few_hosts_at_a_time(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = world(24, 14, seed)
+    answer = plan(asked)
+    monkeypatch.setattr(whole_fleet, "improve", lambda *_arguments: None)
+    rounded = plan(asked)
+    assert violations(asked, answer.rows) == []
+    assert waits(asked, answer.rows) == []
+    assert answer.opened - answer.opened_bound <= 1
+    # Of the others nothing is left out.
+    assert answer.served == rounded.served
+    assert (answer.opened < rounded.opened) is (seed not in (6, 7))
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_one_more_gpu_makes_no_small_fleet_worse(seed: int) -> None:
+    asked = world(10, 12, seed)
+    more = copy.deepcopy(asked)
+    random.Random(seed).choice(more["hosts"])["gpus"] += 1
+    assert objective(more, plan(more).rows) >= objective(asked, plan(asked).rows)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -187,7 +187,7 @@ class Filling:
             self.swaps -= 1
             found = swap.make_room(klass, host, gpu)
             if found is not None:
-                self._seat(seats, klass, int(self.options.shape[option]), found[0], 1 << found[1])
+                self.seat(seats, klass, int(self.options.shape[option]), found[0], 1 << found[1])
                 return 1
         return 0
 
@@ -202,7 +202,7 @@ class Filling:
             self.gatherings -= 1
             gpu = int((seats.room.gpus_for(shape, 1) & ~seats.room.empty)[host].argmax())
             if gather(seats, klass, host, gpu):
-                self._seat(seats, klass, shape, host, 1 << gpu)
+                self.seat(seats, klass, shape, host, 1 << gpu)
                 return 1
         return 0
 
@@ -250,14 +250,41 @@ class Filling:
         self._changed(seats, new, old)
         return False
 
+    def served(self) -> dict[int, int]:
+        """By priority, greatest first, how many replicas have a place."""
+        placed, priority = self.options.replicas - self.waiting, self.options.priority
+        return {level: int(placed[priority == level].sum()) for level in self.options.levels}
+
+    def opened(self) -> int:
+        """GPUs that somebody uses."""
+        return sum(int((~one.room.empty).sum()) for one in self.seats)
+
+    def options_in(self, group: int) -> Ints:
+        """The options of a group."""
+        return numpy.flatnonzero(self.options.group == group)
+
+    def held_by(self, those: list[tuple[Seats, Ints]]) -> Floats:
+        """(memory, worth) by quota that these replicas hold, shape (2, quotas)."""
+        found = numpy.zeros((2, len(self.options.quotas)))
+        for seats, ones in those:
+            options, team = self._options_of(seats, ones), self.options.team[seats.klass[ones]]
+            for row, cost in zip(found, (self.options.memory, self.options.worth), strict=True):
+                row += numpy.bincount(team[team >= 0], weights=cost[options[team >= 0]], minlength=len(row))
+        return found
+
+    def let_go(self, seats: Seats, replicas: Ints) -> None:
+        """These have no place any more, and wait."""
+        self._count(seats, replicas, -1)
+        seats.drop(replicas)
+
     def _changed(self, seats: Seats, one: int, comes: tuple[int, int, int, int]) -> int:
         """Let one go and seat another; the number of that."""
         leaving = numpy.asarray([one])
         seats.drop(leaving)
         self._count(seats, leaving, -1)
-        return self._seat(seats, *comes)
+        return self.seat(seats, *comes)
 
-    def _seat(self, seats: Seats, klass: int, shape: int, host: int, gpus: int) -> int:
+    def seat(self, seats: Seats, klass: int, shape: int, host: int, gpus: int) -> int:
         """Seat one more; its number."""
         first = seats.size
         seats.add(*(numpy.asarray([each]) for each in (klass, shape, host, gpus)))
@@ -351,7 +378,7 @@ class Filling:
         leaving = numpy.asarray(gone, dtype=numpy.int64)
         seats.drop(leaving)
         self._count(seats, leaving, -1)
-        self._seat(seats, klass, shape, host, mask)
+        self.seat(seats, klass, shape, host, mask)
         high.take(need[None, :], numpy.asarray([shape]), numpy.asarray([host]), numpy.asarray([mask]))
         return True
 

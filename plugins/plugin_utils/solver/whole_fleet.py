@@ -5,7 +5,8 @@
 
 The objective is lexicographic: as many replicas of the highest priority as possible, then of the next, and so on; then as few GPUs
 opened as possible. Stages: a linear program over groups of equal hosts (``fleet_program``), whole numbers (``fleet_rounding``), hosts
-(``fleet_expansion``, ``fleet_exchange``), GPUs and what was left over (``fleet_seats``, ``fleet_filling``).
+(``fleet_expansion``, ``fleet_exchange``), GPUs and what was left over (``fleet_seats``, ``fleet_filling``), on small fleets then a few hosts
+at a time (``fleet_windows``).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import Fewest, FleetProgram, Relaxed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Cut, cuts, reachable, rounded
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_windows import improve
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available, numpy, version
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
 
@@ -41,8 +43,8 @@ NEAR, NEARLY = 2, 5e-4
 FINE, BETTER = 15, 0.6
 # From so many replicas on they are dealt by two processes.
 MANY = 5_000
-# Up to so many hosts are planned in both ways.
-FEW_HOSTS = 40
+# Up to so many hosts are planned in both ways; up to so many a few hosts at a time are planned anew in the end.
+FEW_HOSTS, MANY_HOSTS = 40, 400
 
 
 @without_sweeps
@@ -82,9 +84,12 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
         amount = rounded(options, relaxed)
         by_class = numpy.bincount(options.klass, weights=amount, minlength=len(options.classes)).astype(numpy.int64)
         seats = _seated(options, relaxed, amount)
-        Filling(options, seats).fill(by_class)
-        served = _served(options, seats)
+        filling = Filling(options, seats)
+        filling.fill(by_class)
         fewest = sought.result() if sought else None
+        if alone or FEW_HOSTS < len(problem.hosts) <= MANY_HOSTS:
+            improve(filling, partial(_bounds, relaxed, fewest))
+        served = filling.served()
         if not exact or not _holds(relaxed, served):
             # Sizes had to be rounded up, or fewer are served than the later stages held. Bounds that are true come from a program with
             # sizes rounded down that holds what is served.
@@ -100,7 +105,7 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
         rows=rows,
         served=served,
         bound={level: relaxed.levels[level].given(served) for level in options.levels},
-        opened=sum(int((~one.room.empty).sum()) for one in seats),
+        opened=filling.opened(),
         opened_bound=float(fewest.given(served)),
         solver=version(),
     )
@@ -112,6 +117,12 @@ def _fewest(program: FleetProgram, served: dict[int, int]) -> Fewest | None:
         return program.fewest_gpus(served)
     except SolverError:
         return None
+
+
+def _bounds(relaxed: Relaxed, fewest: Fewest | None, served: dict[int, int]) -> tuple[dict[int, float], float]:
+    """(by priority the most replicas, the fewest GPUs) of a plan that serves this much, as far as known by now."""
+    gpus = fewest.given(served) if fewest and fewest.knows(served) else 0
+    return {level: one.given(served) for level, one in relaxed.levels.items()}, gpus
 
 
 def _tells(fewest: Fewest, served: dict[int, int]) -> bool:
@@ -175,16 +186,6 @@ def _in_an_order(options: Options, number: int, amount: t.Any, cut: Cut) -> tupl
         if lack <= FINE:
             break
     return t.cast("tuple[int, Dealt, int]", best)[1:]
-
-
-def _served(options: Options, seats: list[Seats]) -> dict[int, int]:
-    """How many replicas of each priority have a seat."""
-    served = dict.fromkeys(options.levels, 0)
-    for one in seats:
-        levels, many = numpy.unique(options.priority[one.klass[one.present()]], return_counts=True)
-        for level, number in zip(levels.tolist(), many.tolist(), strict=True):
-            served[level] += number
-    return served
 
 
 def _rows(options: Options, seats: list[Seats]) -> list[Row]:
