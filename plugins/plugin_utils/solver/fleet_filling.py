@@ -259,10 +259,6 @@ class Filling:
         """GPUs that somebody uses."""
         return sum(int((~one.room.empty).sum()) for one in self.seats)
 
-    def options_in(self, group: int) -> Ints:
-        """The options of a group."""
-        return numpy.flatnonzero(self.options.group == group)
-
     def held_by(self, those: list[tuple[Seats, Ints]]) -> Floats:
         """(memory, worth) by quota that these replicas hold, shape (2, quotas)."""
         found = numpy.zeros((2, len(self.options.quotas)))
@@ -279,9 +275,7 @@ class Filling:
 
     def _changed(self, seats: Seats, one: int, comes: tuple[int, int, int, int]) -> int:
         """Let one go and seat another; the number of that."""
-        leaving = numpy.asarray([one])
-        seats.drop(leaving)
-        self._count(seats, leaving, -1)
+        self.let_go(seats, numpy.asarray([one]))
         return self.seat(seats, *comes)
 
     def seat(self, seats: Seats, klass: int, shape: int, host: int, gpus: int) -> int:
@@ -372,12 +366,9 @@ class Filling:
             key=lambda each: (len(each[1]), each[0]),
         )
         for other, replicas in paid:
-            kept = numpy.asarray([one for one in replicas if other is not seats or one not in gone], dtype=numpy.int64)
-            other.drop(kept)
-            self._count(other, kept, -1)
-        leaving = numpy.asarray(gone, dtype=numpy.int64)
-        seats.drop(leaving)
-        self._count(seats, leaving, -1)
+            kept = [one for one in replicas if other is not seats or one not in gone]
+            self.let_go(other, numpy.asarray(kept, dtype=numpy.int64))
+        self.let_go(seats, numpy.asarray(gone, dtype=numpy.int64))
         self.seat(seats, klass, shape, host, mask)
         high.take(need[None, :], numpy.asarray([shape]), numpy.asarray([host]), numpy.asarray([mask]))
         return True

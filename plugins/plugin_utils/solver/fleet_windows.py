@@ -120,7 +120,7 @@ class _Window:
             if aim is None or level > aim:
                 self._at_least(here, columns)
             elif level == aim:
-                if not len(columns):
+                if not columns:
                     return False
                 self._at_least(here + 1, columns)
         if aim is None:
@@ -159,7 +159,7 @@ class _Window:
         supply: dict[int, Takes] = {}
         needs: tuple[Takes, Takes] = ([], [])
         by_class: dict[int, Takes] = {}
-        for option in self.filling.options_in(where[0]).tolist():
+        for option in numpy.flatnonzero(options.group == where[0]).tolist():
             klass, shape = int(options.klass[option]), int(options.shape[option])
             count = int(options.count[klass])
             most = min(int(self.wanted[klass]), int(options.per_host[klass]), board.most_of(shape) * (group.gpus // count))
@@ -228,24 +228,21 @@ class _Window:
         """Classes and quotas, over all hosts."""
         options, filling = self.options, self.filling
         by_class: dict[int, Takes] = {}
-        memory: dict[int, Takes] = {}
-        worth: dict[int, Takes] = {}
+        by_team: dict[int, list[tuple[int, int]]] = {}
         for one in self.hosts:
             for option, column in one.replicas.items():
                 klass = int(options.klass[option])
-                team = int(options.team[klass])
                 by_class.setdefault(klass, []).append((column, 1.0))
-                if team >= 0:
-                    memory.setdefault(team, []).append((column, float(options.memory[option])))
-                    worth.setdefault(team, []).append((column, float(options.worth[option])))
+                by_team.setdefault(int(options.team[klass]), []).append((column, option))
         for klass, columns in by_class.items():
             self.program.at_most(float(self.wanted[klass]), columns)
-        held = filling.held_by(self.leaving)
-        for number, (free, takes) in enumerate(((filling.free_memory, memory), (filling.free_worth, worth))):
-            for team, columns in takes.items():
-                most = float(free[team] + held[number][team])
+        by_team.pop(-1, None)  # these have no quota
+        frees, costs = (filling.free_memory, filling.free_worth), (options.memory, options.worth)
+        for free, cost, held in zip(frees, costs, filling.held_by(self.leaving), strict=True):
+            for team, replicas in by_team.items():
+                most = float(free[team] + held[team])
                 if most < INFINITE:
-                    self.program.at_most(most, columns)
+                    self.program.at_most(most, [(column, float(cost[option])) for column, option in replicas])
 
     def _seat(self, one: _Host, amount: Ints) -> None:
         """Seat the replicas of a host on its GPUs, which are empty now."""
