@@ -55,7 +55,8 @@ class Draft:
     """Decisions so far. ``placed``: who has a place; ``leaving``: who holds a place on a drained GPU until there is another; ``drained``:
     who did so at the beginning.
 
-    ``kept``: the places that were right at the beginning. ``displaced``: who left one of them, for whom and why.
+    ``kept``: the places that were right at the beginning; ``begun``: how often hosts had changed by then. ``displaced``: who left one of
+    these places, for whom and why.
     """
 
     def __init__(self, problem: Problem, fleet: Fleet, before: Mapping[Key, Placement]) -> None:
@@ -67,6 +68,7 @@ class Draft:
         self.leaving: dict[Key, Placement] = {}
         self.drained: frozenset[Key] = frozenset()
         self.kept: dict[Key, Placement] = {}
+        self.begun = 0
         self.displaced: dict[Key, tuple[str, Displacement]] = {}
         self.freed = False
         # Where places were given back, and by which team; and for which kinds of needs there was no place, after how many of these.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key
@@ -36,7 +36,21 @@ def begin(problem: Problem, settled: Settled | None = None) -> Draft:
     for key in draft.leaving:
         del draft.placed[key]
     draft.kept = dict(draft.placed)
+    draft.begun = len(fleet.diary.changed)
     return draft
+
+
+def begin_again(draft: Draft) -> Draft:
+    """The beginning of a draft in which nobody leaves a drained GPU, whatever has happened since: nobody asks again who may stay."""
+    again = Draft(draft.problem, Fleet(draft.problem), draft.before)
+    changed = {draft.fleet.by_turn[turn].host.name for turn in draft.fleet.diary.changed[draft.begun :]}
+    _take_again(again, draft.kept, draft.fleet, changed)
+    for place in draft.kept.values():
+        host = again.fleet.hosts.get(place.host)
+        if host is None or host.host.down:
+            _run_on(again, draft.needs[place.service], place)
+    again.kept, again.begun = dict(again.placed), len(again.fleet.diary.changed)
+    return again
 
 
 def by_replica(previous: Collection[Placement], fleet: Fleet) -> Mapping[Key, Placement]:
@@ -58,7 +72,7 @@ def keep_all(draft: Draft, settled: Settled | None = None) -> None:
     changed, needs = draft.problem.changed, draft.needs
     asked = [(service, replica) for service, replica in draft.before if service in needs and replica <= needs[service].replicas]
     if settled is not None:
-        _take_again(draft, [key for key in asked if key in settled.keys], settled.fleet)
+        _take_again(draft, {key: draft.before[key] for key in asked if key in settled.keys}, settled.fleet)
     rest = {key for key in asked if key not in draft.placed}
     draft.fleet.claim(place for place in draft.problem.previous if (place.service, place.replica) in rest)
     wanted = [(needs[service], replica) for service, replica in rest]
@@ -79,23 +93,24 @@ def keep_all(draft: Draft, settled: Settled | None = None) -> None:
     part(draft)
 
 
-def _take_again(draft: Draft, keys: Iterable[Key], fleet: Fleet) -> None:
-    """The places that these had, if their hosts and GPUs are here. ``fleet``: with them and others on it."""
+def _take_again(draft: Draft, places: Mapping[Key, Placement], fleet: Fleet, changed: Collection[str] = ()) -> None:
+    """These have these places, if their hosts and GPUs are here. ``fleet``: with them and others on it, who have been only on these hosts
+    ``changed`` meanwhile."""
     on_host: dict[str, dict[str, Key]] = {}
-    for key in keys:
-        place = draft.before[key]
+    for key, place in places.items():
         on_host.setdefault(place.host, {})[place.name] = key
     hosts = {name: host for name, host in draft.fleet.hosts.items() if name in on_host and not host.host.down}
     # Hosts on which nobody else is are as they are there: that takes a fifth of the time.
-    alike = [name for name, host in hosts.items() if name in fleet.hosts and _is_same(host, fleet.hosts[name], on_host[name].keys())]
+    there = {name: host for name, host in fleet.hosts.items() if name in hosts and name not in changed}
+    alike = [name for name, host in there.items() if _is_same(hosts[name], host, on_host[name].keys())]
     if not draft.fleet.books.book_as(fleet.books, (replica for name in alike for replica in on_host[name])):
         alike = []
     for name in alike:
         hosts.pop(name).seat_as(fleet.hosts[name])
-        draft.placed.update((key, draft.before[key]) for key in on_host[name].values())
+        draft.placed.update((key, places[key]) for key in on_host[name].values())
     for name, host in hosts.items():
         for key in on_host[name].values():
-            place = draft.before[key]
+            place = places[key]
             if states := host.usable(place.gpus):
                 draft.put(draft.need_of(key), place, states, kept=True)
 
@@ -139,12 +154,9 @@ def keep(draft: Draft, need: Need, place: Placement, own: bool = False, kept: bo
     Nor is it put away because there is no room for its rollout, or for that of another.
     ``own``: only what the team may have without borrowing. ``kept``: nobody asked it to go.
     """
-    key = (place.service, place.replica)
     host = draft.fleet.hosts.get(place.host)
     if host is None or (host.host.down and need.adopted):
-        # A host that is not part of this run (left out by --limit, or gone from the inventory): what runs there runs on.
-        draft.placed[key] = place
-        draft.fleet.books.book(place.name, need.team, unseen_charge(need))
+        _run_on(draft, need, place)
         return True
     states = host.usable(place.gpus)
     if host.host.down or not states:
@@ -162,6 +174,12 @@ def keep(draft: Draft, need: Need, place: Placement, own: bool = False, kept: bo
         return False
     now = tuple(sorted(ports.items()))
     return draft.put(need, place if place.ports == now else replace(place, ports=now), states, kept)
+
+
+def _run_on(draft: Draft, need: Need, place: Placement) -> None:
+    """On a host that is not part of this run (left out by --limit, or gone from the inventory), what runs there runs on."""
+    draft.placed[place.service, place.replica] = place
+    draft.fleet.books.book(place.name, need.team, unseen_charge(need))
 
 
 def stay(draft: Draft, key: Key, place: Placement) -> bool:

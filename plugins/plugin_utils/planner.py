@@ -21,7 +21,7 @@ from functools import partial
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, needed_there
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explain
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.giving_way import Room
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import Settled, begin, drains, part
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import Settled, begin, begin_again, drains, part
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import kept, robbed, rooms
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
@@ -165,26 +165,26 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
 
     reached, opened = others() if one_by_one else (None, None)
     # Where it is not known yet who has a place one by one, ``others`` changes the draft while the solver looks.
-    before = begin(problem) if missing is None else _beginning(problem, draft)
+    before = begin_again(draft) if missing is None else _beginning(draft)
     found = together.plan_together(before.fleet, waiting, reached, opened, must, None, others)
     if found is None or not found.better:
         others()
     best = one_by_one or (draft, waiting)
     if found is not None and found.better:
-        start = begin(problem)
+        start = begin_again(draft)
         best = _better(best, (start, _Queue(start, found.hints).run()), must)
-        again = _without_what_failed(problem, waiting, best[0], found.most) if found.small and not draft.kept else None
+        again = _without_what_failed(waiting, best[0], found.most) if found.small and not draft.kept else None
         best = best if again is None else _better(best, again, must)
     most = None if found is None else found.most
-    best, most = _exactly(problem, waiting, best, most, must)
+    best, most = _exactly(waiting, best, most, must)
     if most is None and best[0].displaced:
         return best, _proof_of_others(*best)
     return best, _proof(_reached(waiting, best[0]), most, None if found is None else found.gpus)
 
 
-def _beginning(problem: Problem, draft: Draft) -> Draft:
+def _beginning(draft: Draft) -> Draft:
     """The plan before anybody who waits has a place: to look at, for it may be the draft itself, if that gave nobody one."""
-    return draft if draft.placed == draft.kept and not draft.displaced else begin(problem)
+    return draft if draft.placed == draft.kept and not draft.displaced else begin_again(draft)
 
 
 def _proof_of_others(draft: Draft, missing: _Missing) -> Proof | None:
@@ -207,7 +207,7 @@ def _proof(reached: Mapping[int, int], most: Mapping[int, int] | None, gpus: int
 
 
 def _exactly(
-    problem: Problem, waiting: _Missing, best: _Plan, most: Mapping[int, int] | None, must: Collection[Key]
+    waiting: _Missing, best: _Plan, most: Mapping[int, int] | None, must: Collection[Key]
 ) -> tuple[_Plan, Mapping[int, int] | None]:
     """Where a fleet is small enough, the best plan that there is, and how many of each priority can be served at most."""
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import exact
@@ -217,11 +217,11 @@ def _exactly(
     proven = most is not None and not _open(reached, most)
     if proven and draft.kept:
         return best, most
-    before = _beginning(problem, draft)
+    before = _beginning(draft)
     found = exact.plan_exactly(before.fleet, waiting, draft.before, draft.placed, proven, not draft.kept, must)
     if found is None:
         return best, most
-    if found.better and _seated(start := begin(problem), found.hints):
+    if found.better and _seated(start := begin_again(draft), found.hints):
         best = _better(best, (start, _Queue(start, found.hints).run()), must)
     return best, found.most
 
@@ -240,7 +240,7 @@ def _open(reached: Mapping[int, int], most: Mapping[int, int]) -> tuple[tuple[in
     return tuple(each for each in more if each[1] > 0)[:1]
 
 
-def _without_what_failed(problem: Problem, waiting: _Missing, best: Draft, most: Mapping[int, int]) -> _Plan | None:
+def _without_what_failed(waiting: _Missing, best: Draft, most: Mapping[int, int]) -> _Plan | None:
     """Room may have been kept for one whom the rules of its service kept out in the end: all once more, without the hope for it."""
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import together
 
@@ -248,7 +248,7 @@ def _without_what_failed(problem: Problem, waiting: _Missing, best: Draft, most:
     failed = next((priority for priority in sorted(most, reverse=True) if reached[priority] < most[priority]), None)
     if failed is None or failed == min(most):
         return None
-    start = begin(problem)
+    start = begin_again(best)
     ceiling = {priority: reached[priority] for priority in most if priority >= failed}
     found = together.plan_together(start.fleet, waiting, reached, None, (), ceiling)
     return None if found is None or not found.better else (start, _Queue(start, found.hints).run())

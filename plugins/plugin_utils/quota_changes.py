@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
@@ -33,8 +33,8 @@ class TeamBooks:
         self._problem = problem
         self._scene = scene
         self._quotas = {quota.team: quota for quota in problem.quotas}
-        # (What is counted, on which boards) -> (team, host) -> how much is used there.
-        self._uses: dict[tuple[str, str], dict[tuple[str, str], int]] = {}
+        # (What is counted, on which boards) -> team -> host -> how much is used there.
+        self._uses: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
         self._charges: dict[Placement, Charge] = {}
         self._more: Mapping[str, HostState] = {}
 
@@ -141,7 +141,7 @@ class TeamBooks:
         asked = [(self._team(place), unseen_charge(self._scene.needs[place.service])) for place in unseen]
 
         def less(limit: Limit, teams: set[str]) -> Limit:
-            used = sum(much for (team, host), much in self._use_of(limit).items() if team in teams and host not in seen)
+            used = sum(much for uses in self._uses_of(limit, teams) for host, much in uses.items() if host not in seen)
             return replace(
                 limit, most=limit.most - used + sum(counted(charge, key_of_limit(limit)) for team, charge in asked if team in teams)
             )
@@ -158,23 +158,23 @@ class TeamBooks:
     def _grown(self, limit: Limit, teams: set[str], new: Iterable[_Count], whole: bool, loans: bool) -> Limit:
         """The limit as it has to be for these counts to come to what the teams have; ``whole``: of memory, in whole GiB more."""
         key = key_of_limit(limit)
-        used = sum(counted(self._charge(place), key) for place in self._problem.previous if self._team(place) in teams)
+        used = sum(sum(uses.values()) for uses in self._uses_of(limit, teams))
         used = min(used, limit.most) if loans else used
         used += sum(counted(charge, key) for team, charge in new if team in teams)
         if whole and limit.counted == "memory":
             used += (limit.most - used) % _GIB
         return replace(limit, most=max(limit.most, used))
 
-    def _use_of(self, limit: Limit) -> dict[tuple[str, str], int]:
-        """(Team, host) -> what it has there now of what a limit counts."""
+    def _uses_of(self, limit: Limit, teams: Iterable[str]) -> Iterator[Mapping[str, int]]:
+        """By host, what each of the teams has there now of what a limit counts."""
         key = (limit.counted, limit.board)
         if key not in self._uses:
-            found: dict[tuple[str, str], int] = {}
+            found: dict[str, dict[str, int]] = {}
             for place in self._problem.previous:
-                where = (self._team(place), place.host)
-                found[where] = found.get(where, 0) + counted(self._charge(place), key_of_limit(limit))
+                there = found.setdefault(self._team(place), {})
+                there[place.host] = there.get(place.host, 0) + counted(self._charge(place), key_of_limit(limit))
             self._uses[key] = found
-        return self._uses[key]
+        return (self._uses[key][team] for team in teams if team in self._uses[key])
 
     def _team(self, place: Placement) -> str:
         need = self._scene.needs.get(place.service)

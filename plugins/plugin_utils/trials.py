@@ -13,7 +13,7 @@ from dataclasses import replace
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Placement, Problem, Solution, planned
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement, Problem, Solution, planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import TeamBooks
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
@@ -63,6 +63,11 @@ class Trials:
             for each in self.now.needs
             if each.service in last
         }
+        # All of them, the turn of each, and where they are.
+        names = sorted(self.trimmed)
+        self._there = [self.trimmed[each] for each in names]
+        self._turns = {each: turn for turn, each in enumerate(names)}
+        self._places = self._places_of(names, self.now.hosts)
 
     def room_for(self, need: Need, wanted: Need, host: str, targets: Sequence[int]) -> set[int] | None:
         """Whom of a service there is room for, with everybody where the plan has them, if it asked for ``wanted`` instead; None where the
@@ -89,24 +94,28 @@ class Trials:
         Whoever has a place on a host that is left out keeps it, as in every run that does not see a host.
         """
         # Whom it goes together with has to be there first, whatever comes before.
-        before = self._before(need).union(self.missing.keys() & set(need.rules.together)) - self.aside
-        here = (
-            set(self.trimmed)
-            if hosts is None
-            else {service for host in hosts for service in self.on_host.get(host, ())} & set(self.trimmed)
-        )
-        kept = sorted({need.service, *before, *here})
-        needs = tuple(self.scene.needs[each] if each == need.service or each in before else self.trimmed[each] for each in kept)
-        seen = self.now.hosts if hosts is None else tuple(each for each in self.now.hosts if each.name in hosts)
-        # Whoever waits for a better place on a host that is left out would seem to have one that is right there, and comes before this one.
-        names = {each.name for each in seen}
-        places = tuple(
-            place
-            for each in kept
-            for place in self.at.get(each, ())
-            if place.host in names or (place.service, place.replica) in self.placed
-        )
-        return replace(self.now, hosts=seen, needs=needs, previous=places)
+        asking = {need.service, *self._before(need).union(self.missing.keys() & set(need.rules.together)) - self.aside}
+        if hosts is None:
+            # Of a large fleet nearly everybody is there in each of them.
+            needs = [*self._there, *(self.scene.needs[each] for each in sorted(asking - self._turns.keys()))]
+            for each in asking & self._turns.keys():
+                needs[self._turns[each]] = self.scene.needs[each]
+            return replace(self.now, needs=tuple(needs), previous=self._places)
+        here = {service for host in hosts for service in self.on_host.get(host, ())} & self.trimmed.keys()
+        kept = sorted(asking | here)
+        needs = [self.scene.needs[each] if each in asking else self.trimmed[each] for each in kept]
+        seen = tuple(each for each in self.now.hosts if each.name in hosts)
+        return replace(self.now, hosts=seen, needs=tuple(needs), previous=self._places_of(kept, seen))
+
+    def _places_of(self, services: Iterable[str], hosts: Iterable[Host]) -> tuple[Placement, ...]:
+        """The last places of services that a plan of these hosts has to know.
+
+        Whoever waits for a better place on a host that is left out would seem to have one that is right there, and comes before those who
+        are asked about: without it.
+        """
+        names = {each.name for each in hosts}
+        places = (place for each in services for place in self.at.get(each, ()))
+        return tuple(place for place in places if place.host in names or (place.service, place.replica) in self.placed)
 
     def _before(self, need: Need) -> set[str]:
         """Services that lack a place, are not after this one, and could take what it needs: on hosts of its environment, or of a quota."""

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice, valid_layouts
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import Settled, begin
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import Settled, begin, begin_again
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     MPS,
@@ -237,7 +238,30 @@ def begins_alike(problem: Problem) -> None:
     solution = make_plan(problem)
     more = planned(replace(problem, hosts=(*problem.hosts, host(gpu(0, "more"), name="more"))), solution)
     keys = {(place.service, place.replica) for place in solution.placements}
-    asked, told = begin(more), begin(more, Settled(keys, Scene(more, solution, {}).fleet))
+    are_alike(more, begin(more), begin(more, Settled(keys, Scene(more, solution, {}).fleet)))
+
+
+@QUICK
+@given(problems())
+def test_what_a_plan_began_with_is_there_again_whatever_was_decided_since(problem: Problem) -> None:
+    first = make_plan(replace(problem, needs=problem.needs[::2]))
+    more = planned(problem, first)
+    draft = begin(more)
+    assume(not draft.drained)
+    here = [key for key, place in draft.kept.items() if place.host in draft.fleet.hosts and not draft.fleet.hosts[place.host].host.down]
+    for key in here[::3]:
+        draft.lift(key)
+    for need in more.needs:
+        for replica in range(1, need.replicas + 1):
+            if (need.service, replica) not in draft.placed and not need.adopted:
+                draft.place(need, replica)
+    for key in (*here[1::3], *(draft.placed.keys() - draft.kept.keys())):
+        draft.lift(key)
+    are_alike(more, begin(more), begin_again(draft))
+
+
+def are_alike(problem: Problem, asked: Draft, told: Draft) -> None:
+    """Two plans that begin with the same."""
     assert (told.placed, told.leaving, told.kept) == (asked.placed, asked.leaving, asked.kept)
     for one, other in zip(told.fleet.hosts.values(), asked.fleet.hosts.values(), strict=True):
         assert one.save()[:3] == other.save()[:3]
