@@ -9,19 +9,18 @@ import difflib
 import itertools
 import typing as t
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way, words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Resources, Rules
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Debit
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.refusals import GPUS, Case, Reason, acceptable, counted, gpu_refusal, what
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
 
@@ -37,8 +36,10 @@ MAX_GROUPS = 5
 
 # What was said in one fleet of each kind of need: many services ask for the same, and none of them has a place to give back.
 _SAID: WeakKeyDictionary[Fleet, dict[Need, tuple[str, str]]] = WeakKeyDictionary()
+# By environment and class of data: the hosts of the environment, and those that may have it.
+_HOSTS: WeakKeyDictionary[Fleet, dict[tuple[str, str], tuple[Sequence[HostState], Sequence[HostState]]]] = WeakKeyDictionary()
 # By what is asked of a host besides its GPUs: what it lacks.
-_LACKING: WeakKeyDictionary[Fleet, dict[object, list[_Reason | None]]] = WeakKeyDictionary()
+_LACKING: WeakKeyDictionary[Fleet, dict[object, list[Reason | None]]] = WeakKeyDictionary()
 # By what is asked of a GPU: who would have to leave what, the fewest first.
 _MOVES: WeakKeyDictionary[Fleet, dict[Need, list[tuple[HostState, tuple[str, ...], Move]]]] = WeakKeyDictionary()
 
@@ -58,16 +59,24 @@ def explain(fleet: Fleet, need: Need, replica: int, before: Placement | None) ->
 def _explained(fleet: Fleet, need: Need, replica: int, before: Placement | None) -> tuple[str, str]:
     if need.adopted:
         return _adopted(before)
-    hosts = [host for host in fleet.hosts.values() if host.host.environment == need.environment]
+    hosts, able = _hosts_for(fleet, need)
     if not hosts:
         there = sorted({host.host.environment for host in fleet.hosts.values()})
         help_ = f"write one of {', '.join(there)}, or set fleet_environment on a host" if there else "this run has no host at all"
         return f"no host has the environment '{need.environment}'", help_
     if not any(host.host.may_have(need) for host in hosts):
         return _no_host_for_the_data(hosts, need)
-    able = [host for host in hosts if not host.host.down and host.host.may_have(need)]
     case = Case(fleet, able, need, f"{need.service}-{replica}", before is None)
     return _reason(case, hosts), next(text for helper in _HELPERS for text in helper(case))
+
+
+def _hosts_for(fleet: Fleet, need: Need) -> tuple[Sequence[HostState], Sequence[HostState]]:
+    """The hosts of its environment, and those of them that are up and may have its data."""
+    known, asked = _HOSTS.setdefault(fleet, {}), (need.environment, need.data_class)
+    if asked not in known:
+        hosts = [host for host in fleet.hosts.values() if host.host.environment == need.environment]
+        known[asked] = hosts, [host for host in hosts if not host.host.down and host.host.may_have(need)]
+    return known[asked]
 
 
 def _no_host_for_the_data(hosts: Sequence[HostState], need: Need) -> tuple[str, str]:
@@ -107,10 +116,9 @@ def _reason(case: Case, hosts: Sequence[HostState]) -> str:
         told = _together(hosts, [reason.text for reason in reasons])
     else:
         told = _of_kinds(case, hosts, lacking, reasons)
-    named = ((text, [host.host.name for host in each]) for text, each in told.items())
-    ordered = sorted(named, key=lambda one: (-len(one[1]), one[1]))
-    texts = [f"{_names(names)}: {reason}" for reason, names in ordered[:MAX_GROUPS]]
-    rest = sum(len(names) for _reason, names in ordered[MAX_GROUPS:])
+    ordered = sorted(told.items(), key=lambda one: (-len(one[1]), one[1][0].host.name))
+    texts = [f"{_names([host.host.name for host in there])}: {reason}" for reason, there in ordered[:MAX_GROUPS]]
+    rest = sum(len(there) for _reason, there in ordered[MAX_GROUPS:])
     more = "1 more host for another reason" if rest == 1 else f"{rest} more hosts for other reasons"
     return "; ".join([*texts, *([f"and {more}"] if rest else [])])
 
@@ -123,7 +131,7 @@ def _together(hosts: Sequence[_There], texts: Sequence[str]) -> dict[str, list[_
 
 
 def _of_kinds(
-    case: Case, hosts: Sequence[HostState], lacking: Sequence[_Reason | None], reasons: Sequence[_Reason]
+    case: Case, hosts: Sequence[HostState], lacking: Sequence[Reason | None], reasons: Sequence[Reason]
 ) -> dict[str, list[HostState]]:
     """Hosts whose reasons are of one kind together, each kind in words."""
     told: dict[str, list[HostState]] = {}
@@ -132,35 +140,18 @@ def _of_kinds(
     for kind, there in alike.items():
         mine = [host for host, _lacks in there]
         texts = {_host_reason(case, host, lacks).text for host, lacks in there} if many[kind] == 1 else set()
-        told[texts.pop() if len(texts) == 1 else _total(case, mine) if kind == _GPUS else kind] = mine
+        told[texts.pop() if len(texts) == 1 else _total(case, mine) if kind == GPUS else kind] = mine
     return told
-
-
-class _Reason(t.NamedTuple):
-    """What is in the way on a host, and what that has in common with the reasons of others: '' for nothing."""
-
-    text: str
-    kind: str = ""
-
-
-# The kind of all reasons that are those of a host's GPUs.
-_GPUS = "GPUs"
 
 
 def _total(case: Case, hosts: Iterable[HostState]) -> str:
     """What all GPUs of these hosts say, without names."""
     counts = Counter[str | None]()
-    for said, many in Counter(case.voice(host) for host in hosts).items():
+    for said, many in case.voices(hosts):
         for refusal, count in said:
             counts[refusal] += many * count
     few = [f"{several(counts[None], 'GPU')} free, on no host the {case.need.count} needed"] if None in counts else []
-    return ", ".join([*few, _counted(counts)])
-
-
-def _counted(refusals: Mapping[str | None, int]) -> str:
-    """What GPUs say, the most frequent first."""
-    ordered = sorted((-count, text) for text, count in refusals.items() if text is not None)
-    return ", ".join(f"{several(-count, 'GPU')} {text}" for count, text in ordered)
+    return ", ".join([*few, counted(counts)])
 
 
 def _names(names: Sequence[str]) -> str:
@@ -168,7 +159,7 @@ def _names(names: Sequence[str]) -> str:
     return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"
 
 
-def _lacking(case: Case, hosts: Sequence[HostState]) -> Sequence[_Reason | None]:
+def _lacking(case: Case, hosts: Sequence[HostState]) -> Sequence[Reason | None]:
     """Of each host what is in the way before its GPUs are asked; found once for all that need the same CPU, RAM and disk."""
     need = case.need
     if not case.lasting:
@@ -180,41 +171,41 @@ def _lacking(case: Case, hosts: Sequence[HostState]) -> Sequence[_Reason | None]
     return known[asked]
 
 
-def _lacks(need: Need, host: HostState) -> _Reason | None:
+def _lacks(need: Need, host: HostState) -> Reason | None:
     if host.host.down:
-        return _Reason("down")
+        return Reason("down")
     if not host.host.may_have(need):
-        return _Reason(f"may not have data of class '{need.data_class}' (fleet_data_classes)")
+        return Reason(f"may not have data of class '{need.data_class}' (fleet_data_classes)")
     short = host.free.shortage(need.resources)
     # What a host without a GPU for it has too little of besides would only mislead.
     if not short or not any(need.wants(state.gpu.board) for state in host.gpus):
         return None
     amounts = [(_amount(kind, want), _amount(kind, max(have, 0))) for kind, (want, have) in short.items()]
     exact = ", ".join(f"needs {want} and has {have} left" for want, have in amounts)
-    return _Reason(exact, ", ".join(f"needs {want} and has less left" for want, _have in amounts))
+    return Reason(exact, ", ".join(f"needs {want} and has less left" for want, _have in amounts))
 
 
-def _host_reason(case: Case, host: HostState, lacks: _Reason | None, told: bool = True) -> _Reason:
+def _host_reason(case: Case, host: HostState, lacks: Reason | None, told: bool = True) -> Reason:
     """``told``: with the names of those who have its GPUs."""
     if lacks is not None:
         return lacks
     need = case.need
     if case.alone and (rule := host.rule_refusal(need)) is not None:
-        return _Reason(rule)
+        return Reason(rule)
     if not host.gpus:
-        return _Reason("no GPU")
+        return Reason("no GPU")
     open_, few = case.said(host, told)
     if open_ < need.count:
         return few
     if (unjoined := link_refusal(host, need)) is not None:
-        return _Reason(unjoined)
+        return Reason(unjoined)
     ports = host.choose_ports(need, case.name, {}, case.fleet.asked)
     if isinstance(ports, str):
-        return _Reason(ports)
+        return Reason(ports)
     lost = in_the_way(case.fleet, host, need)
     if not lost and need.rules.all_or_nothing and need.replicas > 1 and _most_of_a_board(host, need) >= need.count:
-        return _Reason(f"has room for some, and not for all {need.replicas} replicas (all_or_nothing)")
-    return _Reason(words(need, lost) if lost else f"no {need.count} free GPUs of one board")
+        return Reason(f"has room for some, and not for all {need.replicas} replicas (all_or_nothing)")
+    return Reason(words(need, lost) if lost else f"no {need.count} free GPUs of one board")
 
 
 def _most_of_a_board(host: HostState, need: Need) -> int:
@@ -243,178 +234,6 @@ def link_refusal(host: HostState, need: Need) -> str | None:
 
 def _amount(kind: str, value: float) -> str:
     return f"{value:g} cpus" if kind == "cpus" else f"{format_size(int(value))} {kind}"
-
-
-def what(need: Need) -> str:
-    """The need on one GPU, in words."""
-    parts = [f"profile {need.profile}"] if need.profile else []
-    parts += [format_size(need.memory_mib)] if need.memory_mib else []
-    parts += [f"{need.compute:g} of the compute"] if need.compute else []
-    return " and ".join(parts) or "it"
-
-
-def gpu_refusal(state: GpuState, need: Need) -> str | None:
-    """Why this GPU cannot take one more replica; None when it can."""
-    return _refusal(state, need, state.refusal(MODE_OF[need.isolation], need.sharing))
-
-
-def _refusal(state: GpuState, need: Need, shut: str | None) -> str | None:
-    """``shut``: why nothing new of the need's mode can be put there, whoever asks."""
-    first = _first_refusal(state, need, shut)
-    if first is not None:
-        return first
-    debit = state.debit(need)
-    return _over_quota(debit) if debit is not None else _last_refusal(state, need, state.profiles(need))
-
-
-def _first_refusal(state: GpuState, need: Need, shut: str | None) -> str | None:
-    """What a GPU says before anybody looks at quotas."""
-    if not need.wants(state.gpu.board):
-        return f"of a board that is not wanted ({state.gpu.board})"
-    barred = state.barred(need)
-    if barred is not None:
-        return f"that the compatibility gate refuses ({barred.reason})"
-    if shut is not None:
-        return shut
-    if state.crowded(need):
-        return f"with {state.replicas[need.service]} of it already (max_per_gpu)"
-    return None
-
-
-def _over_quota(debit: Debit) -> str:
-    return f"that its team may not have: {debit.words}"
-
-
-def _last_refusal(state: GpuState, need: Need, names: tuple[str, ...]) -> str | None:
-    """What a GPU says to a team that may have a place of its kind; of slices, one of these profiles."""
-    if need.isolation == "shared":
-        return state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing)
-    if need.isolation == "exclusive":
-        return f"with less than {format_size(need.memory_mib)}" if state.gpu.memory_mib < need.memory_mib else None
-    if not names:
-        return f"without a profile for {what(need)}"
-    if state.best_cut(names) is not None:
-        return None
-    return f"without a free pinned slice for {what(need)}" if state.gpu.fixed else f"without room for {what(need)}"
-
-
-def _acceptable(state: GpuState, need: Need) -> tuple[str, ...]:
-    return () if state.cutter is None else state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
-
-
-# A kind of GPUs of whom a quota thinks the same: board, memory, and how it is cut.
-_Board = tuple[str, int, int]
-# What GPUs of a host say, None where they could take it, and how many of them.
-_Voice = frozenset[tuple[str | None, int]]
-# The same before a quota is asked; with the kind of those of whom it has to be.
-_Answers = frozenset[tuple[tuple[str | None, _Board | None], int]]
-
-
-@dataclass
-class _Hearing:
-    """What GPUs say to all that ask the same of one, whatever their team.
-
-    ``answers``: by host, and whether with the names of those who have the GPUs; equal ones one object. ``boards``: one GPU of each kind.
-    ``said``: what a voice is to somebody who needs so many GPUs.
-    """
-
-    answers: dict[tuple[str, bool], _Answers] = field(default_factory=dict)
-    equal: dict[_Answers, _Answers] = field(default_factory=dict)
-    boards: dict[_Board, GpuState] = field(default_factory=dict)
-    said: dict[_Voice, tuple[int, _Reason]] = field(default_factory=dict)
-
-
-_HEARD: WeakKeyDictionary[Fleet, dict[object, _Hearing]] = WeakKeyDictionary()
-
-
-@dataclass(frozen=True)
-class Case:
-    """A replica without a place, and the hosts that may have it and are up."""
-
-    fleet: Fleet
-    hosts: Sequence[HostState]
-    need: Need
-    name: str
-    # Does it hold no place itself? Then what was said to others holds for it: the fleet changes no more.
-    lasting: bool
-    # What answers are with its team's quota; None where the quota leaves it some profiles only, and each GPU has to be asked.
-    _voices: dict[_Answers, _Voice | None] = field(default_factory=dict)
-
-    @cached_property
-    def _heard(self) -> _Hearing:
-        if not self.lasting:
-            return _Hearing()
-        own = self.need.service if self.need.rules.max_per_gpu is not None else ""
-        asked = (question_of(self.fleet, self.need)[0], own)
-        return _HEARD.setdefault(self.fleet, {}).setdefault(asked, _Hearing())
-
-    @cached_property
-    def alone(self) -> bool:
-        """Is there a rule of its own about who is beside whom?"""
-        return self.fleet.rulebook.alone(self.need)
-
-    def _shut(self, host: HostState, told: bool) -> list[str | None]:
-        """Of each GPU why nothing new of the mode can be put there."""
-        mode, sharing = MODE_OF[self.need.isolation], self.need.sharing
-        asked = ("shut", mode, sharing, told)
-        if asked not in host.answers:
-            host.answers[asked] = [state.refusal(mode, sharing, told) for state in host.gpus]
-        return t.cast("list[str | None]", host.answers[asked])
-
-    def _answers(self, host: HostState, told: bool) -> _Answers:
-        heard = self._heard
-        if (host.host.name, told) not in heard.answers:
-            counts = Counter[tuple[str | None, _Board | None]]()
-            for state, shut in zip(host.gpus, self._shut(host, told), strict=True):
-                first = _first_refusal(state, self.need, shut)
-                if first is not None:
-                    counts[first, None] += 1
-                else:
-                    board = (state.gpu.board, state.gpu.memory_mib, id(state.cutter))
-                    heard.boards.setdefault(board, state)
-                    counts[_last_refusal(state, self.need, _acceptable(state, self.need)), board] += 1
-            found = frozenset(counts.items())
-            heard.answers[host.host.name, told] = heard.equal.setdefault(found, found)
-        return heard.answers[host.host.name, told]
-
-    def voice(self, host: HostState, told: bool = False) -> _Voice:
-        """What the GPUs of a host say (:func:`gpu_refusal`). ``told``: with the names of those who have it."""
-        answers = self._answers(host, told)
-        if answers not in self._voices:
-            self._voices[answers] = self._with_quota(answers)
-        found = self._voices[answers]
-        if found is not None:
-            return found
-        refusals = (_refusal(state, self.need, shut) for state, shut in zip(host.gpus, self._shut(host, told), strict=True))
-        return frozenset(Counter(refusals).items())
-
-    def _with_quota(self, answers: _Answers) -> _Voice | None:
-        counts = Counter[str | None]()
-        for (text, board), count in answers:
-            state = None if board is None else self._heard.boards[board]
-            debit = None if state is None else state.debit(self.need)
-            if state is not None and debit is None and state.profiles(self.need) != _acceptable(state, self.need):
-                return None
-            counts[text if debit is None else _over_quota(debit)] += count
-        return frozenset(counts.items())
-
-    def open(self, host: HostState) -> int:
-        """How many GPUs of a host could take it."""
-        return self.said(host)[0]
-
-    def said(self, host: HostState, told: bool = False) -> tuple[int, _Reason]:
-        """How many GPUs of a host could take it, and what is in the way where those are too few. ``told``: as :meth:`voice`."""
-        voice, known = self.voice(host, told), self._heard.said
-        if voice not in known:
-            counts = dict(voice)
-            open_, others = counts.get(None, 0), _counted(counts)
-            few = f"{several(open_, 'GPU')} free of the {self.need.count} needed" if open_ else ""
-            known[voice] = open_, _Reason(", ".join(filter(None, [few, others])), _GPUS if others else "")
-        return known[voice]
-
-    def movable(self, owner: str) -> bool:
-        """Can ``owner`` be asked to move? Nothing moves an adopted service, and another replica of the same would need the same place."""
-        return owner not in self.fleet.adopted and owner.rpartition("-")[0] != self.need.service
 
 
 # Helpers: each yields the best thing of its kind that would help, or nothing. The first that has an answer gives it.
@@ -470,7 +289,7 @@ def _could_be(state: GpuState, need: Need) -> bool:
     if gpu.blocked is not None or gpu.closed is not None or gpu.pin is not None or mode not in state.host.modes or not state.serves(need):
         return False
     if mode == "mig":
-        return bool(_acceptable(state, need))
+        return bool(acceptable(state, need))
     return need.memory_mib <= gpu.memory_mib - (state.host.shared_reserve_mib if mode == "shared" else 0)
 
 
@@ -495,7 +314,7 @@ def _moves_on(state: GpuState, need: Need) -> Iterator[tuple[tuple[str, ...], Mo
     if state.cutter is None or state.gpu.pin is not None or not state.serves(need) or state.refusal("mig") is not None:
         return
     where = f"{state.host.name} {state.gpu.short}"
-    for start, profile, blockers, memory in state.cutter.ways(state.fixed, _acceptable(state, need)):
+    for start, profile, blockers, memory in state.cutter.ways(state.fixed, acceptable(state, need)):
         owners = tuple(state.owners[one] for one in blockers if one in state.owners)
         if len(owners) == len(blockers):
             rank = (len(blockers), memory, state.host.order, state.gpu.pci, start, profile)
@@ -560,7 +379,7 @@ def _help_need(case: Case) -> Iterator[str]:
     if states and not wanted:
         boards = ", ".join(sorted({state.gpu.board for state in states}))
         yield f"the boards here are {boards}: change 'models' or 'not_models'"
-    if case.need.isolation == "slice" and wanted and not any(_acceptable(state, case.need) for state in wanted):
+    if case.need.isolation == "slice" and wanted and not any(acceptable(state, case.need) for state in wanted):
         largest = max((state.cutter.largest_mib for state in wanted if state.cutter is not None), default=0)
         if largest:
             yield f"the largest slice here has {format_size(largest)}: ask for less, or for 'isolation: exclusive'"

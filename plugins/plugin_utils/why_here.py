@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import gpu_refusal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way, keepers, kept
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Placement, Problem, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.refusals import gpu_refusal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice, parse_slice
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import Case, gpu_refusal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Instance, Need, Pin, Placement, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.refusals import Case, gpu_refusal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState
 from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem
