@@ -24,8 +24,11 @@ PARTS = ("static", "replan", "churn", "plans", "whole_fleet", "small_fleet", "ar
 
 
 def machine() -> dict[str, object]:
-    """What the figures were taken on. ``python_optimized``: was this Python built with profile-guided optimization, as a distribution's own
-    is without saying so? It is a quarter slower otherwise. ``loop_seconds``: of ten million turns of an empty loop, five times, for speed changes under one's hands."""
+    """What the figures were taken on.
+
+    ``python_optimized``: was this Python built with profile-guided optimization, as a distribution's own is without saying so? It is a
+    quarter slower otherwise. ``loop_seconds``: of ten million turns of an empty loop, five times, for speed changes under one's hands.
+    """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     return {
         "cores": os.cpu_count(),
