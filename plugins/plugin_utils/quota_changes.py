@@ -167,12 +167,12 @@ class TeamBooks:
 
     def _uses_of(self, limit: Limit, teams: Iterable[str]) -> Iterator[Mapping[str, int]]:
         """By host, what each of the teams has there now of what a limit counts."""
-        key = (limit.counted, limit.board)
+        key = key_of_limit(limit)
         if key not in self._uses:
             found: dict[str, dict[str, int]] = {}
             for place in self._problem.previous:
                 there = found.setdefault(self._team(place), {})
-                there[place.host] = there.get(place.host, 0) + counted(self._charge(place), key_of_limit(limit))
+                there[place.host] = there.get(place.host, 0) + counted(self._charge(place), key)
             self._uses[key] = found
         return (self._uses[key][team] for team in teams if team in self._uses[key])
 

@@ -224,7 +224,7 @@ class Case:
             open_, others = counts.get(None, 0), counted(counts)
             few = f"{several(open_, 'GPU')} free of the {self.need.count} needed" if open_ else ""
             known[voice] = open_, Reason(", ".join(filter(None, [few, others])), GPUS if others else "")
-        if self._voices[answers] is not None:
+        if self._voice_of(answers) is not None:
             self._said[answers] = known[voice]
         return known[voice]
 

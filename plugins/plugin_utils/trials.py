@@ -9,6 +9,7 @@ import itertools
 import typing as t
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import offers
@@ -63,11 +64,6 @@ class Trials:
             for each in self.now.needs
             if each.service in last
         }
-        # All of them, the turn of each, and where they are.
-        names = sorted(self.trimmed)
-        self._there = [self.trimmed[each] for each in names]
-        self._turns = {each: turn for turn, each in enumerate(names)}
-        self._places = self._places_of(names, self.now.hosts)
 
     def room_for(self, need: Need, wanted: Need, host: str, targets: Sequence[int]) -> set[int] | None:
         """Whom of a service there is room for, with everybody where the plan has them, if it asked for ``wanted`` instead; None where the
@@ -95,17 +91,20 @@ class Trials:
         """
         # Whom it goes together with has to be there first, whatever comes before.
         asking = {need.service, *self._before(need).union(self.missing.keys() & set(need.rules.together)) - self.aside}
+        there = self.trimmed
+        if hosts is not None:
+            here = {service for host in hosts for service in self.on_host.get(host, ())}
+            there = {service: self.trimmed[service] for service in sorted(here & self.trimmed.keys())}
+        needs = {**there, **{service: self.scene.needs[service] for service in sorted(asking)}}
         if hosts is None:
-            # Of a large fleet nearly everybody is there in each of them.
-            needs = [*self._there, *(self.scene.needs[each] for each in sorted(asking - self._turns.keys()))]
-            for each in asking & self._turns.keys():
-                needs[self._turns[each]] = self.scene.needs[each]
-            return replace(self.now, needs=tuple(needs), previous=self._places)
-        here = {service for host in hosts for service in self.on_host.get(host, ())} & self.trimmed.keys()
-        kept = sorted(asking | here)
-        needs = [self.scene.needs[each] if each in asking else self.trimmed[each] for each in kept]
+            return replace(self.now, needs=tuple(needs.values()), previous=self._everywhere)
         seen = tuple(each for each in self.now.hosts if each.name in hosts)
-        return replace(self.now, hosts=seen, needs=tuple(needs), previous=self._places_of(kept, seen))
+        return replace(self.now, hosts=seen, needs=tuple(needs.values()), previous=self._places_of(needs, seen))
+
+    @cached_property
+    def _everywhere(self) -> tuple[Placement, ...]:
+        """The last places of all services, where all hosts are looked at: on a large fleet it is much to put together."""
+        return self._places_of(self.trimmed, self.now.hosts)
 
     def _places_of(self, services: Iterable[str], hosts: Iterable[Host]) -> tuple[Placement, ...]:
         """The last places of services that a plan of these hosts has to know.
