@@ -12,6 +12,8 @@ import typing as t
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_program, whole_fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_likeness import likeness
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, read_problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.whole_fleet import plan_whole_fleet
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_baseline import first_fit
@@ -117,12 +119,12 @@ def test_what_began_where_another_ended_has_its_columns_and_no_others(monkeypatc
         program[:] = [self]
         return take_up(self, ahead)
 
-    def looked(self: fleet_program.Session, other: fleet_program.Session, columns: t.Any) -> None:
+    def looked(self: fleet_program.Session, other: fleet_program.Session, columns: t.Any) -> t.Callable[[], None]:
         mine = columns.tolist()
         assert sorted(column for column in mine if column >= 0) == list(range(other.columns))
         patterns = [number for number, _group, _pattern in program[0].pattern_columns]
         late.append(sum(mine[number] < 0 for number in patterns))
-        begin(self, other, columns)
+        return begin(self, other, columns)
 
     monkeypatch.setattr(fleet_program.FleetProgram, "_take_up", remembered)
     monkeypatch.setattr(fleet_program.Session, "begin", looked)
@@ -131,6 +133,65 @@ def test_what_began_where_another_ended_has_its_columns_and_no_others(monkeypatc
         asked = world(60, 25, seed)
         assert violations(asked, plan(asked).rows) == []
     assert any(late)
+
+
+def test_a_stage_goes_on_from_its_own_place_where_the_one_ahead_is_far_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, taken = world(60, 25, 2), list[bool]()
+    plain, take_up = plan(asked), fleet_program.FleetProgram._take_up
+
+    def looked(self: fleet_program.FleetProgram, ahead: t.Any) -> bool:
+        taken.append(take_up(self, ahead))
+        return taken[-1]
+
+    monkeypatch.setattr(fleet_program.FleetProgram, "_take_up", looked)
+    monkeypatch.setattr(fleet_program, "MANY_NEW", 1)
+    monkeypatch.setattr(fleet_program, "FEW_STEPS", 1)
+    answer = plan(asked)
+    assert False in taken
+    assert violations(asked, answer.rows) == []
+    assert answer.bound[max(answer.bound)] == plain.bound[max(plain.bound)]
+
+
+def test_patterns_of_a_large_fleet_are_sought_on_a_likeness_of_it() -> None:
+    """Its program is smaller, and with what it asks for the large one begins nearer to its best; all of it can be dealt to hosts."""
+    options = options_of(read_problem(world(5_000, 300, 1)))
+    found = likeness(options)
+    assert found is not None
+    small, boards = found
+    assert len(small.klass) < 0.2 * len(options.klass)
+    assert [small.boards[number] is options.boards[board] for number, board in enumerate(boards)] == [True, True]
+    for number, board in enumerate(boards):
+        mine = [group for group in options.groups if group.board == board]
+        assert small.groups[number].size == sum(group.size * group.gpus for group in mine)
+        assert small.groups[number].size * small.groups[number].cpus == pytest.approx(sum(group.size * group.cpus for group in mine))
+    sought = fleet_program.FleetProgram(small, 5).sought()
+    with_them = fleet_program.FleetProgram(options, 5, dict(zip(boards, sought, strict=True)))
+    assert all((patterns <= board.at_once).all() for patterns, board in zip(sought, small.boards, strict=True))
+
+    def first(program: fleet_program.FleetProgram) -> float:
+        for level in options.levels:
+            program._begin(level, {})
+        program.session.set_costs(program._served_cost(dict.fromkeys(options.levels, 1.0)))
+        return -program.session.solve(interior=True).objective
+
+    assert first(with_them) > 1.01 * first(fleet_program.FleetProgram(options, 5))
+
+
+def test_a_likeness_asks_for_what_quotas_hold() -> None:
+    """10 and 6 GiB of 8 of one team: the first priority is within its quota, the second not."""
+    kind = {"isolation": "shared", "compute": 0.1, "cpus": 1.0, "team": "blue"}
+    classes = [
+        service("first", 1, memory_mib=6 * GIB, priority=2, **kind),
+        service("second", 3, memory_mib=4 * GIB, priority=1, **kind),
+        service("free", 5, memory_mib=4 * GIB, priority=1, **{**kind, "team": "red"}),
+        service("whole", 1, memory_mib=4 * GIB, priority=1, isolation="exclusive"),
+    ]
+    asked = problem([host("h", "l40s-48", 4, modes=("shared", "whole"))], classes, [{"team": "blue", "memory_mib": 8 * GIB}])
+    found = likeness(options_of(read_problem(asked)))
+    assert found is not None
+    # Half of the second fits; it counts as one with what the other team asks for of the same size.
+    assert sorted(zip(found[0].priority.tolist(), found[0].replicas.tolist(), strict=True)) == [(1, 6), (2, 1)]
+    assert likeness(options_of(read_problem(problem([host("h")], [service("one")])))) is None
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel, read_problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import _whole_patterns
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Program, Session
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Program, Session, SolverError
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import models
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100
 from hypothesis import given, settings
@@ -223,7 +223,7 @@ def test_an_open_program_has_the_same_best_by_interior_points(interior: bool) ->
     known=st.integers(1, 6),
 )
 def test_an_open_program_that_begins_where_another_ended_ends_at_its_own_best(costs: list[int], room: int, seed: int, known: int) -> None:
-    """The other one has some of the columns, in another order, and not the last row."""
+    """The other one has some of the columns, in another order, and not the last row. What is undone leaves the best as it was."""
 
     def column(session: Session, number: int) -> None:
         value = np.asarray([1.0 + number % 3, 2.0])
@@ -240,8 +240,27 @@ def test_an_open_program_that_begins_where_another_ended_ends_at_its_own_best(co
         for number in range(len(costs)):
             column(session, number)
         session.add_row(2.5, np.arange(len(costs)), np.ones(len(costs)))
-    one.begin(other, np.asarray([order.index(number) if number in order else -1 for number in range(len(costs))]))
+    where = np.asarray([order.index(number) if number in order else -1 for number in range(len(costs))])
+    one.begin(other, where)
     assert one.solve().objective == pytest.approx(fresh.solve().objective, abs=1e-6)
+    one.begin(other, where)()
+    assert one.solve().objective == pytest.approx(fresh.solve().objective, abs=1e-6)
+
+
+def test_an_open_program_goes_on_where_it_was_before_it_was_lent_another_place() -> None:
+    """Twenty columns are all at their upper bounds in the end; none is in the other program, which knows of no reason to raise them."""
+    program = Program()
+    program.add_rows(20, upper=3.0)
+    one, other = Session(program), Session(program)
+    for session, cost in ((one, -1.0), (other, 1.0)):
+        rows = np.arange(20)
+        session.add_columns(np.full(20, cost), np.full(20, 5.0), (rows, rows, np.ones(20)))
+        session.solve()
+    back = one.begin(other, np.arange(20))
+    with pytest.raises(SolverError):
+        one.solve(iterations=1)
+    back()
+    assert one.solve(iterations=1).objective == pytest.approx(-60.0)
 
 
 def test_gpus_are_cut_so_that_who_must_be_spread_finds_hosts() -> None:

@@ -114,20 +114,28 @@ def test_what_took_much_work_is_not_tried_again(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("unknown", [False, True])
-def test_all_teams_are_taken_along_where_it_is_not_known_whether_fewer_would_do(unknown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken, free = quotas(1, 0.3), list[int]()
+def test_those_who_come_last_are_sought_farther_away_then_with_more_teams(unknown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not known whether there are any such numbers, all are sought at once and anywhere after that."""
+    broken, asked = quotas(1, 0.3), list[tuple[int, float] | None]()
 
     def none_at_first(
-        _self: fleet_teams._Teams, limits: Limits, within: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]
+        _self: fleet_teams._Teams, limits: Limits, within: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]] | None = None
     ) -> tuple[Outcome | None, bool]:
-        _columns, least, most = within
-        free.append(len({int(broken.team[one]) for one in range(len(broken.columns)) if least[one] < most[one]}))
-        return (None, unknown) if len(free) == 1 else (broken.program.solve(limits, within=within), False)
+        if within is not None:
+            width = (within[2] - within[1])[: len(broken.columns)]
+            asked.append((len({int(broken.team[one]) for one in np.flatnonzero(width)}), float(width.max())))
+        else:
+            asked.append(None)
+        return (None, unknown) if len(asked) <= 2 else (broken.program.solve(limits), False)
 
     monkeypatch.setattr(fleet_teams._Teams, "_together", none_at_first)
     assert by_teams(broken, EXACT) is not None
-    assert free[0] < free[1]
-    assert (free[1] == TEAMS) == unknown
+    near, far, more = asked[:3]
+    assert near is not None
+    assert far is not None
+    assert near[0] == far[0]
+    assert near[1] < far[1]
+    assert more is None if unknown else more is not None and more[0] > far[0]
 
 
 @pytest.mark.parametrize(("rows", "there_may_be"), [(3, True), (0, False)])

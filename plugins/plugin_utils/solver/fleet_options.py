@@ -25,6 +25,8 @@ if t.TYPE_CHECKING:
 
 GIB = 1024
 MOST_AT_ONCE, AT_ONCE_TO_SPARE = 128, 2.0
+# More replicas than any host has places for.
+UNLIMITED = 2**40
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,4 +183,4 @@ def _at_once(board: Board, classes: tuple[FleetClass, ...]) -> list[int]:
 
 
 def _unlimited(most: int | None) -> int:
-    return 2**40 if most is None else most
+    return UNLIMITED if most is None else most

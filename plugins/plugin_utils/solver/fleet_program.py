@@ -13,7 +13,6 @@ then is part of the bound, so that the bounds hold for every plan.
 
 from __future__ import annotations
 
-import contextlib
 import typing as t
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +21,7 @@ from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_bounds import Bounds, Counts, Part
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import Cut, most_of_teams
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_likeness import likeness
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, Program, Session, SolverError, numpy
 
@@ -38,8 +38,12 @@ PRICED_TO, MOST_ROUNDS, LAST_ROUNDS = 3e-5, 80, 3
 UNSETTLED = 1e-3
 # Patterns of shared GPUs to begin with: at most; for each shape; and their columns of all groups of a board.
 MOST_VARIED, VARIED_FOR_EACH, MOST_COLUMNS = 300, 4, 3_000
+# As many at most to begin with in a likeness of the fleet, and beside those that were sought there.
+VARIED_THERE, VARIED_BESIDE = 20, 150
 # A stage with so many new columns begins with interior points: the simplex method takes three times as long to its first solution.
 MANY_NEW = 5_500
+# From where a stage ahead of its time ended to what is held by now it takes a few dozen steps; where it takes more, it takes thousands.
+FEW_STEPS = 500
 # How many replicas of the last priority one of the first is worth where all are solved at once.
 MOST_APART = 1e4
 # The part of the last priority for which few GPUs are sought ahead: near what is held of it in the end.
@@ -130,10 +134,27 @@ class _Ahead:
     solved: Future[Outcome]
 
 
+def fleet_program(options: Options) -> FleetProgram:
+    """The linear program of a fleet; of a large one with the patterns of shared GPUs that a likeness of it asks for."""
+    alike = likeness(options) if _is_large(options) else None
+    if alike is None:
+        return FleetProgram(options)
+    small, boards = alike
+    sought = dict(zip(boards, FleetProgram(small, VARIED_THERE).sought(), strict=True))
+    return FleetProgram(options, VARIED_BESIDE, sought)
+
+
+def _is_large(options: Options) -> bool:
+    """Does the stage of the last priority bring many columns?"""
+    levels = options.levels
+    return bool(levels) and int((options.priority[options.klass] == levels[-1]).sum()) >= MANY_NEW
+
+
 class FleetProgram:
     """The linear program of one fleet, while it is being solved."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, varied: int = MOST_VARIED, sought: Mapping[int, Ints] | None = None) -> None:
+        """``varied``: patterns of shared GPUs to begin with, at most; ``sought``: by number of a board, others beside them."""
         self.options = options
         self.rows = Rows(options)
         program = Program()
@@ -153,8 +174,9 @@ class FleetProgram:
         for number, board in enumerate(options.boards):
             mine = sum(group.board == number for group in options.groups)
             first = board.first_patterns
-            many = min(MOST_VARIED, VARIED_FOR_EACH * board.shared, MOST_COLUMNS // mine)
-            self._add_patterns(number, numpy.unique(numpy.concatenate((first, board.varied(many))), axis=0))
+            many = min(varied, VARIED_FOR_EACH * board.shared, MOST_COLUMNS // mine)
+            parts = [first, board.varied(many), *([sought[number]] if sought and number in sought else [])]
+            self._add_patterns(number, numpy.unique(numpy.concatenate(parts), axis=0))
 
     def solve(self, reachable: Callable[[Relaxed, int, dict[int, int]], int]) -> Relaxed:
         """All stages, one after the other.
@@ -194,6 +216,22 @@ class FleetProgram:
         price = max(0.0, float(outcome.duals[self.rows.level[options.levels[-1]]])) if options.levels else 0.0
         return self._relaxed(outcome, levels, held, price)
 
+    def sought(self) -> list[Ints]:
+        """By board, the patterns that all stages together ask for; quickly, without bounds or whole numbers."""
+        held: dict[int, int] = {}
+        for level in self.options.levels:
+            self._begin(level, held)
+            outcome = self._priced(partial(self._served_cost, {level: 1.0}))[0]
+            held[level] = int(NEARLY_ALL * -outcome.objective)
+            self._hold(self.session, {level: held[level]})
+        self._priced(self._opening_cost)
+        found = []
+        for number, board in enumerate(self.options.boards):
+            mine = [pattern for _column, group, pattern in self.pattern_columns if self.options.groups[group].board == number]
+            # With more of a shape at once a pattern may hardly ever be dealt: where the bound needs one of these, it is found later.
+            found.append(numpy.unique([pattern for pattern in mine if (pattern <= board.at_once).all()], axis=0))
+        return found
+
     def _begin(self, level: int, held: dict[int, int]) -> bool:
         """Add what a stage adds to the program. Are interior points the quickest way to its first solution?"""
         mine = self._of_level(level)
@@ -207,7 +245,7 @@ class FleetProgram:
         """Begin to solve all stages at once, in a copy of the program: the last one will end near that. None where it takes next to no
         time, or is the only one."""
         levels = self.options.levels
-        if len(levels) < 2 or len(self._of_level(levels[-1])) < MANY_NEW:
+        if len(levels) < 2 or not _is_large(self.options):
             return None
         # A replica is worth many of the next priority, as far as numbers of a program may be apart.
         worth = {level: MOST_APART ** (1 - number / (len(levels) - 1)) for number, level in enumerate(levels)}
@@ -227,7 +265,7 @@ class FleetProgram:
         return _Ahead(session, session.columns, self.column_of.copy(), self._opening_cost, beside.submit(session.solve))
 
     def _take_up(self, ahead: _Ahead | None) -> bool:
-        """Begin the next solution near where the one ahead ended, if there is one. Was there?"""
+        """Begin the next solution near where the one ahead ended. False where there is none, or it is far from there after all."""
         if ahead is None or ahead.solved.exception() is not None:
             return False
         # Patterns that were found since have no column there.
@@ -235,12 +273,15 @@ class FleetProgram:
         columns[ahead.known :] = -1
         there = self.column_of >= 0
         columns[self.column_of[there]] = ahead.columns[there]
-        self.session.begin(ahead.session, columns)
+        back = self.session.begin(ahead.session, columns)
         # What is held by now takes few steps from there with the same costs, and the stage's own costs take few steps then. Both at once
         # would take thousands: what is broken would be neither rows nor prices alone.
         self.session.set_costs(ahead.cost())
-        with contextlib.suppress(SolverError):
-            self.session.solve()
+        try:
+            self.session.solve(iterations=FEW_STEPS)
+        except SolverError:
+            back()
+            return False
         return True
 
     def _hold(self, session: Session, held: Mapping[int, int]) -> None:

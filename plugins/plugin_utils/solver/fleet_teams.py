@@ -47,9 +47,10 @@ FAR = 2
 DEAREST = 2
 # No second try where the first took so many iterations: it would take as many again, for a few GPUs at most.
 MUCH = 10_000
-# Those who come last are sought so near to the linear program's numbers, and without what it does not use and that would cost so many
-# GPUs: a third of the program, and as good numbers as a rule. Where nothing is found for any teams, anywhere.
-CLOSE, IDLE = 4, 0.02
+# Those who come last are sought so near to the linear program's numbers, where there are none a little farther away, and without what it
+# does not use and that would cost so many GPUs: a third of the program, and as good numbers as a rule. Where nothing is found for any
+# teams, anywhere.
+CLOSE, FARTHER, IDLE = 4, 20, 0.02
 # How far from the linear program's numbers a team's are sought, one after the other, in replicas of a column; and what each replica away
 # from them costs, so that of many equal answers the nearest is taken.
 REACHES, AWAY = (2, 40), 0.01
@@ -129,12 +130,15 @@ class _Teams:
                 last.add(one)
             else:
                 cost_of[one] = cost
-        enough, count, found = self.now.objective + FAR * limits.absolute, FLEXIBLE, list[Outcome]()
+        enough, count, found, reach = self.now.objective + FAR * limits.absolute, FLEXIBLE, list[Outcome](), CLOSE
         while True:
-            (answer, unknown), again = self._together(limits, self._close(~numpy.isin(team, list(last)))), bool(found)
+            (answer, unknown), again = self._together(limits, self._close(~numpy.isin(team, list(last)), reach)), bool(found)
             found += [] if answer is None else [answer]
+            if not found and reach == CLOSE:
+                reach = FARTHER
+                continue
             # Where it is dear in spite of one more try, it is not for lack of teams.
-            if again or len(last) == len(teams) or (answer is not None and (answer.objective <= enough or answer.iterations > MUCH)):
+            if again or unknown or len(last) == len(teams) or (found and (found[0].objective <= enough or found[0].iterations > MUCH)):
                 break
             if found:
                 # At a high price: the teams that cost most already may find something better together.
@@ -143,10 +147,11 @@ class _Teams:
                     # They were asked already.
                     break
             else:
-                # They cannot make up for the others: one team more, then two, then four; all where that is not known.
-                count = len(flexible) if unknown else 2 * count - FLEXIBLE + 1
+                # They cannot make up for the others: one team more, then two, then four.
+                count = 2 * count - FLEXIBLE + 1
                 more = flexible[:count]
             last.update(more)
+            reach = CLOSE
         best = min(found, key=lambda each: each.objective) if found else self._together(limits)[0]
         return None if best is None else numpy.round(best.values[self.broken.columns])
 
@@ -200,12 +205,13 @@ class _Teams:
         except SolverError as error:
             return None, isinstance(error, NotFound)
 
-    def _close(self, whole: Bools) -> tuple[Ints, Floats, Floats]:
-        """(columns, their least, their most): ``whole`` ones as they are, the others near the linear program's, and what is idle at 0."""
+    def _close(self, whole: Bools, reach: int) -> tuple[Ints, Floats, Floats]:
+        """(columns, their least, their most): ``whole`` ones as they are, the others no farther than ``reach`` from the linear program's,
+        and what is idle at 0."""
         columns = self.broken.columns
         value, reduced = (part[: self.broken.program.columns] for part in (self.now.values, self.now.reduced))
-        least = numpy.where(whole, self.found, numpy.maximum(self.lower[columns], numpy.floor(value[columns] + NEARLY) - CLOSE))
-        most = numpy.where(whole, self.found, numpy.minimum(self.upper[columns], numpy.ceil(value[columns] - NEARLY) + CLOSE))
+        least = numpy.where(whole, self.found, numpy.maximum(self.lower[columns], numpy.floor(value[columns] + NEARLY) - reach))
+        most = numpy.where(whole, self.found, numpy.minimum(self.upper[columns], numpy.ceil(value[columns] - NEARLY) + reach))
         idle = (value < NEARLY) & (reduced > IDLE) & (self.lower <= 0.0) & (self.upper == INFINITE)
         idle[columns] = False
         none = numpy.zeros(int(idle.sum()))

@@ -10,7 +10,7 @@ equal solutions on any machine. Without ``highspy`` (no wheel for a controller) 
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 if t.TYPE_CHECKING:
@@ -290,14 +290,16 @@ class Session:
         other.columns, other.rows = self.columns, self.rows
         return other
 
-    def begin(self, other: Session, columns: Ints) -> None:
+    def begin(self, other: Session, columns: Ints) -> Callable[[], None]:
         """Begin the next solution where another session ended, which has the first of these rows. ``columns``: by column, which of the
-        other's it is; -1: none."""
+        other's it is; -1: none. Returns what undoes it: the next solution begins where this session was then, no column or row since."""
+        before = self._solver.getBasis()
         basis, there = other._solver.getBasis(), highspy.HighsBasisStatus
         found = [*basis.col_status, there.kLower]
         basis.col_status = [found[column] for column in columns.tolist()]
         basis.row_status = [*basis.row_status, *[there.kBasic] * (self.rows - other.rows)]
         self._heard(self._solver.setBasis(basis))
+        return lambda: self._heard(self._solver.setBasis(before))
 
     def _open(self) -> None:
         self._solver = _highs()
@@ -344,11 +346,13 @@ class Session:
         self.rows += 1
         return self.rows - 1
 
-    def solve(self, *, interior: bool = False) -> Outcome:
+    def solve(self, *, interior: bool = False, iterations: int | None = None) -> Outcome:
         """The best solution now. ``interior``: by interior points, and from there to a corner, which is quicker after many changes.
 
+        ``iterations``: of the simplex method, fewer than the limits allow.
         :raises SolverError: there is none, or it was not found within the limits.
         """
+        self._heard(self._solver.setOptionValue("simplex_iteration_limit", iterations or self._limits.iterations))
         self._heard(self._solver.setOptionValue("solver", "ipm" if interior else "choose"))
         self._solver.run()
         if interior and self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:

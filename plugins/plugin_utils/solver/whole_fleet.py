@@ -23,7 +23,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansio
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, FleetProblem, Row, check
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import Fewest, FleetProgram, Relaxed
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import Fewest, FleetProgram, Relaxed, fleet_program
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Cut, cuts, reachable, rounded
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_windows import improve
@@ -39,8 +39,8 @@ if t.TYPE_CHECKING:
 # The bound of a plan with replicas more that open so many GPUs, or this part of all, is as good as one of its own.
 NEAR, NEARLY = 2, 5e-4
 # Up to so many without a place the first order will do: filling finds places for the few. The other order is taken where it leaves less
-# than this part: what is nearly as good may be worse when all is done.
-FINE, BETTER = 15, 0.6
+# than this part: what is nearly as good may be worse when all is done. Up to so many the first patterns will do: others seldom leave fewer.
+FINE, BETTER, FAIR = 15, 0.6, 40
 # From so many replicas on they are dealt by two processes.
 MANY = 5_000
 # Up to so many hosts are planned in both ways; up to so many a few hosts at a time are planned anew in the end.
@@ -75,7 +75,7 @@ def _objective(answer: FleetAnswer) -> tuple[int, ...]:
 def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
     """The plan from one look at the fleet: equal hosts as groups, or each host ``alone``."""
     options = options_of(problem, alone=alone)
-    program = FleetProgram(options)
+    program = fleet_program(options)
     relaxed = program.solve(partial(reachable, options))
     exact = all(board.exact for board in options.boards)
     with ThreadPoolExecutor(1) as beside:
@@ -93,7 +93,7 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
         if not exact or not _holds(relaxed, served):
             # Sizes had to be rounded up, or fewer are served than the later stages held. Bounds that are true come from a program with
             # sizes rounded down that holds what is served.
-            program = FleetProgram(options_of(problem, up=False, alone=alone))
+            program = fleet_program(options_of(problem, up=False, alone=alone))
             relaxed, fewest = program.solve(lambda _relaxed, level, _held: served[level]), None
         if fewest is None or not _tells(fewest, served):
             again = beside.submit(program.fewest_gpus, served)
@@ -166,7 +166,7 @@ def _dealt(options: Options, relaxed: Relaxed, amount: t.Any, number: int) -> De
         cost = off + max(0, opened - group.size * group.gpus), opened
         if best is None or cost < best:
             best, found = cost, one
-        if enough and short <= FINE:
+        if enough and short <= FAIR:
             break
     return found
 
