@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import random
+import typing as t
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -102,6 +104,30 @@ def test_teams_that_come_last_and_are_dear_take_more_of_them_along(monkeypatch: 
     more = [cost(one, by_teams(one, EXACT)) for one in worlds]
     assert all(one <= other + 1e-6 for one, other in zip(more, alone, strict=True))
     assert sum(more) < sum(alone) - 1e-6
+
+
+def test_who_comes_last_is_looked_at_harder_where_that_takes_little_and_may_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same teams, with all ways to guess whole numbers; what is proven to be their best is not asked for again."""
+    monkeypatch.setattr(fleet_teams, "FAR", 0)
+    broken, asked = quotas(1, 0.3), list[tuple[bool, int]]()
+    solve = Program.solve
+
+    def poorly(self: Program, limits: Limits | None = None, **more: t.Any) -> Outcome:
+        found = solve(self, limits, **more)
+        if self is not broken.program or limits is None:
+            return found
+        _columns, least, most = more["within"]
+        asked.append((limits.plain, int((least < most).sum())))
+        return replace(found, objective=found.objective + 100.0, proven=proven) if len(asked) == 1 else found
+
+    monkeypatch.setattr(Program, "solve", poorly)
+    for proven in (False, True):
+        asked.clear()
+        assert by_teams(broken, replace(EXACT, plain=True)) is not None
+        (first, free), (second, others) = asked
+        assert first
+        assert second == proven
+        assert (others == free) != proven
 
 
 def test_what_took_much_work_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

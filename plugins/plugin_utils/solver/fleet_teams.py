@@ -13,7 +13,7 @@ knows what is best for all. Teams for which that fails, and the most flexible, w
 from __future__ import annotations
 
 import typing as t
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import (
     INFINITE,
@@ -45,8 +45,9 @@ FLEXIBLE = 2
 FAR = 2
 # So many of the teams that cost most come last then, too.
 DEAREST = 2
-# No second try where the first took so many iterations: it would take as many again, for a few GPUs at most.
-MUCH = 10_000
+# No second try where the first took so many iterations: it would take as many again, for a few GPUs at most. Where it took so few, the
+# second one looks harder for the same teams, as long as those may have better numbers.
+MUCH, LITTLE = 10_000, 1_500
 # Those who come last are sought so near to the linear program's numbers, where there are none a little farther away, and without what it
 # does not use and that would cost so many GPUs: a third of the program, and as good numbers as a rule. Where nothing is found for any
 # teams, anywhere.
@@ -140,6 +141,9 @@ class _Teams:
             # Where it is dear in spite of one more try, it is not for lack of teams.
             if again or unknown or len(last) == len(teams) or (found and (found[0].objective <= enough or found[0].iterations > MUCH)):
                 break
+            if found and not found[0].proven and found[0].iterations <= LITTLE:
+                limits = replace(limits, plain=False)
+                continue
             if found:
                 # At a high price: the teams that cost most already may find something better together.
                 more = sorted(cost_of, key=lambda one: -cost_of[one])[:DEAREST]
