@@ -38,8 +38,8 @@ PRICED_TO, MOST_ROUNDS, LAST_ROUNDS = 3e-5, 80, 3
 UNSETTLED = 1e-3
 # Patterns of shared GPUs to begin with: at most; for each shape; and their columns of all groups of a board.
 MOST_VARIED, VARIED_FOR_EACH, MOST_COLUMNS = 300, 4, 3_000
-# As many at most to begin with in a likeness of the fleet, and beside those that were sought there.
-VARIED_THERE, VARIED_BESIDE = 20, 150
+# As many at most to begin with in a likeness of the fleet, where a few will do: whole numbers are never sought there.
+VARIED_THERE = 20
 # A stage with so many new columns begins with interior points: the simplex method takes three times as long to its first solution.
 MANY_NEW = 5_500
 # From where a stage ahead of its time ended to what is held by now it takes a few dozen steps; where it takes more, it takes thousands.
@@ -141,7 +141,7 @@ def fleet_program(options: Options) -> FleetProgram:
         return FleetProgram(options)
     small, boards = alike
     sought = dict(zip(boards, FleetProgram(small, VARIED_THERE).sought(), strict=True))
-    return FleetProgram(options, VARIED_BESIDE, sought)
+    return FleetProgram(options, sought=sought)
 
 
 def _is_large(options: Options) -> bool:

@@ -131,13 +131,17 @@ class _Teams:
                 last.add(one)
             else:
                 cost_of[one] = cost
-        enough, count, found, reach = self.now.objective + FAR * limits.absolute, FLEXIBLE, list[Outcome](), CLOSE
+        enough, count = self.now.objective + FAR * limits.absolute, FLEXIBLE
+        found, dear, reach, lacking = list[Outcome](), list[Outcome](), CLOSE, False
         while True:
             (answer, unknown), again = self._together(limits, self._close(~numpy.isin(team, list(last)), reach)), bool(found)
             found += [] if answer is None else [answer]
-            if not found and reach == CLOSE:
-                reach = FARTHER
+            if not found and not dear and reach == CLOSE:
+                reach, lacking = FARTHER, not unknown
                 continue
+            if lacking and reach == FARTHER and found and found[0].objective > enough:
+                # There are some far away, at a high price, because these teams can hardly make up for the others.
+                dear, found = found, []
             # Where it is dear in spite of one more try, it is not for lack of teams.
             if again or unknown or len(last) == len(teams) or (found and (found[0].objective <= enough or found[0].iterations > MUCH)):
                 break
@@ -156,7 +160,9 @@ class _Teams:
                 more = flexible[:count]
             last.update(more)
             reach = CLOSE
-        best = min(found, key=lambda each: each.objective) if found else self._together(limits)[0]
+        anywhere = None if found else self._together(limits)[0]
+        found += dear + ([] if anywhere is None else [anywhere])
+        best = min(found, key=lambda each: each.objective) if found else None
         return None if best is None else numpy.round(best.values[self.broken.columns])
 
     def _settle(self, mine: Bools) -> float | None:

@@ -39,8 +39,9 @@ if t.TYPE_CHECKING:
 # The bound of a plan with replicas more that open so many GPUs, or this part of all, is as good as one of its own.
 NEAR, NEARLY = 2, 5e-4
 # Up to so many without a place the first order will do: filling finds places for the few. The other order is taken where it leaves less
-# than this part: what is nearly as good may be worse when all is done. Up to so many the first patterns will do: others seldom leave fewer.
-FINE, BETTER, FAIR = 15, 0.6, 40
+# than this part: what is nearly as good may be worse when all is done. Up to this part of a group the first patterns will do as well:
+# others seldom leave fewer.
+FINE, BETTER, FAIR = 15, 0.6, 2e-3
 # From so many replicas on they are dealt by two processes.
 MANY = 5_000
 # Up to so many hosts are planned in both ways; up to so many a few hosts at a time are planned anew in the end.
@@ -166,7 +167,7 @@ def _dealt(options: Options, relaxed: Relaxed, amount: t.Any, number: int) -> De
         cost = off + max(0, opened - group.size * group.gpus), opened
         if best is None or cost < best:
             best, found = cost, one
-        if enough and short <= FAIR:
+        if enough and short <= max(FINE, FAIR * wanted):
             break
     return found
 
