@@ -15,6 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_p
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_likeness import likeness
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, read_problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.whole_fleet import plan_whole_fleet
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_baseline import first_fit
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_checks import opened, served, violations, waits
@@ -175,6 +176,20 @@ def test_patterns_of_a_large_fleet_are_sought_on_a_likeness_of_it() -> None:
         return -program.session.solve(interior=True).objective
 
     assert first(with_them) > 1.01 * first(fleet_program.FleetProgram(options, 5))
+
+
+def test_a_likeness_only_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = world(60, 25, 1)
+    options = options_of(read_problem(asked))
+    monkeypatch.setattr(fleet_program, "MANY_NEW", 1)
+
+    def no_answer(_self: fleet_program.FleetProgram) -> t.NoReturn:
+        raise SolverError("HiGHS ended with 'Unknown'")
+
+    monkeypatch.setattr(fleet_program.FleetProgram, "sought", no_answer)
+    alone = fleet_program.FleetProgram(options)
+    assert fleet_program.fleet_program(options).known == alone.known
+    assert violations(asked, plan(asked).rows) == []
 
 
 def test_a_likeness_asks_for_what_quotas_hold() -> None:

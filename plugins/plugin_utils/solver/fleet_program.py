@@ -140,7 +140,11 @@ def fleet_program(options: Options) -> FleetProgram:
     if alike is None:
         return FleetProgram(options)
     small, boards = alike
-    sought = dict(zip(boards, FleetProgram(small, VARIED_THERE).sought(), strict=True))
+    try:
+        sought = dict(zip(boards, FleetProgram(small, VARIED_THERE).sought(), strict=True))
+    except SolverError:
+        # It only helps: the large program finds all patterns that it needs.
+        sought = {}
     return FleetProgram(options, sought=sought)
 
 
