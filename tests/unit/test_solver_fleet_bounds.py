@@ -16,8 +16,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_b
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import team_cuts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import read_problem
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import Fewest, FleetProgram, Relaxed, Rows
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import Fewest, FleetProgram, Relaxed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import reachable
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rows import Rows
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, Session, SolverError
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import doubled, models, world
 

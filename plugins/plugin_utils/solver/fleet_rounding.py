@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import AT_ONCE_TO_SPARE, MOST_AT_ONCE, Options
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import CALM, Relaxed, Rows
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import CALM, Relaxed
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rows import Rows
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, by_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, Session, SolverError, numpy
 
