@@ -193,7 +193,7 @@ def test_a_likeness_only_helps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_likeness_asks_for_what_quotas_hold() -> None:
-    """10 and 6 GiB of 8 of one team: the first priority is within its quota, the second not."""
+    """6 and 12 GiB of 8 of one team: the first priority is within its quota, of the second 2 GiB are."""
     kind = {"isolation": "shared", "compute": 0.1, "cpus": 1.0, "team": "blue"}
     classes = [
         service("first", 1, memory_mib=6 * GIB, priority=2, **kind),
@@ -204,7 +204,7 @@ def test_a_likeness_asks_for_what_quotas_hold() -> None:
     asked = problem([host("h", "l40s-48", 4, modes=("shared", "whole"))], classes, [{"team": "blue", "memory_mib": 8 * GIB}])
     found = likeness(options_of(read_problem(asked)))
     assert found is not None
-    # Half of the second fits; it counts as one with what the other team asks for of the same size.
+    # Half a replica of the second fits; it counts as one with what the other team asks for of the same size.
     assert sorted(zip(found[0].priority.tolist(), found[0].replicas.tolist(), strict=True)) == [(1, 6), (2, 1)]
     assert likeness(options_of(read_problem(problem([host("h")], [service("one")])))) is None
 

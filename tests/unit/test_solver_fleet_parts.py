@@ -248,7 +248,7 @@ def test_an_open_program_that_begins_where_another_ended_ends_at_its_own_best(co
 
 
 def test_an_open_program_goes_on_where_it_was_before_it_was_lent_another_place() -> None:
-    """Twenty columns are all at their upper bounds in the end; none is in the other program, which knows of no reason to raise them."""
+    """Twenty columns are raised as far as they go; the other program, to which they are dear, leaves them at nothing."""
     program = Program()
     program.add_rows(20, upper=3.0)
     one, other = Session(program), Session(program)

@@ -29,13 +29,10 @@ _Kind = tuple[tuple[tuple[int, int], ...], int]
 
 
 def likeness(options: Options) -> tuple[Options, list[int]] | None:
-    """(The likeness, by its boards their numbers in the fleet); None where nobody shares GPUs.
-
-    Classes that may also go elsewhere than on shared GPUs are left out.
-    """
+    """(The likeness, by its boards their numbers in the fleet); None where nobody shares GPUs."""
     boards = [number for number, board in enumerate(options.boards) if board.shared]
     asked = _served_by_quotas(options)
-    kinds = _kinds(options, boards, asked)
+    kinds = _kinds(options, asked)
     if not kinds:
         return None
     names = sorted(kinds)
@@ -93,25 +90,18 @@ def _served_by_quotas(options: Options) -> Floats:
     return asked
 
 
-def _kinds(options: Options, boards: list[int], asked: Floats) -> dict[_Kind, list[int]]:
-    """The classes that only share GPUs, by what they take of them."""
+def _kinds(options: Options, asked: Floats) -> dict[_Kind, list[int]]:
+    """The classes that share GPUs, by what they take of them."""
     board = numpy.asarray([group.board for group in options.groups], dtype=numpy.int64)[options.group]
-    shared = numpy.zeros(len(board), dtype=bool)
-    for number in boards:
-        modes = numpy.asarray([shape.mode == "shared" for shape in options.boards[number].shapes])
-        mine = board == number
-        shared[mine] = modes[options.shape[mine]]
-    able = asked > 0
-    able[options.klass[~shared]] = False
-    places: dict[int, set[tuple[int, int]]] = defaultdict(set)
-    mine = numpy.flatnonzero(able[options.klass])
-    for klass, place in zip(
-        options.klass[mine].tolist(), zip(board[mine].tolist(), options.shape[mine].tolist(), strict=True), strict=True
-    ):
-        places[klass].add(place)
+    sharing = numpy.asarray([one.isolation == "shared" for one in options.classes], dtype=bool) & (asked > 0)
+    rows = numpy.stack((options.klass, board, options.shape), axis=1)[sharing[options.klass]]
+    places: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    # Once for each board, whatever groups of hosts have it, in order.
+    for klass, number, shape in numpy.unique(rows, axis=0).tolist():
+        places[klass].append((number, shape))
     found: dict[_Kind, list[int]] = defaultdict(list)
     for klass, each in places.items():
-        found[tuple(sorted(each)), int(options.priority[klass])].append(klass)
+        found[tuple(each), int(options.priority[klass])].append(klass)
     return found
 
 

@@ -180,8 +180,8 @@ class FleetProgram:
             mine = sum(group.board == number for group in options.groups)
             first = board.first_patterns
             many = min(varied, VARIED_FOR_EACH * board.shared, MOST_COLUMNS // mine)
-            parts = [first, board.varied(many), *([sought[number]] if sought and number in sought else [])]
-            self._add_patterns(number, numpy.unique(numpy.concatenate(parts), axis=0))
+            more = (sought or {}).get(number, first[:0])
+            self._add_patterns(number, numpy.unique(numpy.concatenate((first, board.varied(many), more)), axis=0))
 
     def solve(self, reachable: Callable[[Relaxed, int, dict[int, int]], int]) -> Relaxed:
         """All stages, one after the other.

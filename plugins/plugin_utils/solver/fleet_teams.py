@@ -131,39 +131,43 @@ class _Teams:
                 last.add(one)
             else:
                 cost_of[one] = cost
-        enough, count = self.now.objective + FAR * limits.absolute, FLEXIBLE
-        found, dear, reach, lacking = list[Outcome](), list[Outcome](), CLOSE, False
-        while True:
-            (answer, unknown), again = self._together(limits, self._close(~numpy.isin(team, list(last)), reach)), bool(found)
-            found += [] if answer is None else [answer]
-            if not found and not dear and reach == CLOSE:
-                reach, lacking = FARTHER, not unknown
-                continue
-            if lacking and reach == FARTHER and found and found[0].objective > enough:
-                # There are some far away, at a high price, because these teams can hardly make up for the others.
-                dear, found = found, []
-            # Where it is dear in spite of one more try, it is not for lack of teams.
-            if again or unknown or len(last) == len(teams) or (found and (found[0].objective <= enough or found[0].iterations > MUCH)):
-                break
-            if found and not found[0].proven and found[0].iterations <= LITTLE:
-                limits = replace(limits, plain=False)
-                continue
-            if found:
-                # At a high price: the teams that cost most already may find something better together.
-                more = sorted(cost_of, key=lambda one: -cost_of[one])[:DEAREST]
-                if last.issuperset(more):
-                    # They were asked already.
-                    break
-            else:
-                # They cannot make up for the others: one team more, then two, then four.
-                count = 2 * count - FLEXIBLE + 1
-                more = flexible[:count]
-            last.update(more)
-            reach = CLOSE
-        anywhere = None if found else self._together(limits)[0]
-        found += dear + ([] if anywhere is None else [anywhere])
-        best = min(found, key=lambda each: each.objective) if found else None
+        enough = self.now.objective + FAR * limits.absolute
+        found, reach, dear = self._first(limits, last, flexible, enough)
+        again = None
+        # Where it took much work, or all teams are asked already, there is no second try; where it is dear in spite of one, it is not for
+        # lack of teams.
+        if found is not None and found.objective > enough and found.iterations <= MUCH and len(last) < len(teams):
+            # At a high price, the teams that cost most already may find something better together.
+            dearest = set(sorted(cost_of, key=lambda one: -cost_of[one])[:DEAREST])
+            if not found.proven and found.iterations <= LITTLE:
+                again = self._near(replace(limits, plain=False), last, reach)[0]
+            elif not dearest <= last:
+                again = self._near(limits, last | dearest, CLOSE)[0]
+        anywhere = None if found is not None else self._together(limits)[0]
+        answers = [each for each in (found, again, dear, anywhere) if each is not None]
+        best = min(answers, key=lambda each: each.objective) if answers else None
         return None if best is None else numpy.round(best.values[self.broken.columns])
+
+    def _first(self, limits: Limits, last: set[int], flexible: list[int], enough: float) -> tuple[Outcome | None, int, Outcome | None]:
+        """(The first whole numbers that are found for those who come last; how far away; those far away that cost more than ``enough``).
+
+        Where there are none for the teams in ``last``, more of the ``flexible`` ones join them.
+        """
+        count, dear = FLEXIBLE, None
+        while True:
+            reach = CLOSE
+            answer, unknown = self._near(limits, last, reach)
+            if answer is None and dear is None:
+                lacking, reach = not unknown, FARTHER
+                answer, unknown = self._near(limits, last, reach)
+                if answer is not None and lacking and answer.objective > enough:
+                    # These teams can hardly make up for the others.
+                    dear, answer = answer, None
+            if answer is not None or unknown or last.issuperset(flexible):
+                return answer, reach, dear
+            # They cannot make up for the others: one team more, then two, then four.
+            count = 2 * count - FLEXIBLE + 1
+            last.update(flexible[:count])
 
     def _settle(self, mine: Bools) -> float | None:
         """Put a team's columns (which of all) into whole numbers: what that costs. None where it is too much or cannot be done."""
@@ -214,6 +218,10 @@ class _Teams:
             return self.broken.program.solve(limits, within=within), False
         except SolverError as error:
             return None, isinstance(error, NotFound)
+
+    def _near(self, limits: Limits, last: set[int], reach: int) -> tuple[Outcome | None, bool]:
+        """As :meth:`_together`, for the teams in ``last``, no farther than ``reach`` from the linear program's numbers."""
+        return self._together(limits, self._close(~numpy.isin(self.broken.team, list(last)), reach))
 
     def _close(self, whole: Bools, reach: int) -> tuple[Ints, Floats, Floats]:
         """(columns, their least, their most): ``whole`` ones as they are, the others no farther than ``reach`` from the linear program's,
