@@ -212,6 +212,18 @@ class _Near(t.NamedTuple):
     rows: Rows
 
 
+class Patterned(t.Protocol):
+    """``patterns``: by group, shape (patterns, shapes); ``boards``: by group, GPUs of each pattern, broken numbers of them too."""
+
+    @property
+    def patterns(self) -> list[Ints]:  # noqa: D102
+        ...
+
+    @property
+    def boards(self) -> list[Floats]:  # noqa: D102
+        ...
+
+
 class Cut(t.NamedTuple):
     """GPUs of one group: ``boards``, how many get each of ``patterns``, shape (patterns, shapes)."""
 
@@ -219,7 +231,7 @@ class Cut(t.NamedTuple):
     boards: Ints
 
 
-def cuts(options: Options, relaxed: Relaxed, amount: Ints, group: int) -> Iterator[tuple[Cut, bool]]:
+def cuts(options: Options, relaxed: Patterned, amount: Ints, group: int) -> Iterator[tuple[Cut, bool]]:
     """(patterns with a place for all of these replicas of a group, on as few GPUs as possible and never more than it has; are they hardly
     more than the linear program has?)
 
@@ -245,7 +257,7 @@ def _wanted(options: Options, amount: Ints, group: int) -> Ints:
     return wanted
 
 
-def _cut(options: Options, relaxed: Relaxed, amount: Ints, group: int, spare: float) -> Cut:
+def _cut(options: Options, relaxed: Patterned, amount: Ints, group: int, spare: float) -> Cut:
     """One answer of :func:`cuts`."""
     patterns, boards = relaxed.patterns[group], relaxed.boards[group]
     mine = numpy.flatnonzero(options.group == group)

@@ -1,0 +1,155 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From whole numbers of replicas for each group of equal hosts to places on single GPUs, group by group."""
+
+from __future__ import annotations
+
+import typing as t
+from functools import partial
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import shared_out
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import in_order
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealer, Dealt
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetProblem, Row
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Cut, Patterned, cuts
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
+
+if t.TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+
+# Up to so many without a place the first order will do: filling finds places for the few. The other order is taken where it leaves less
+# than this part: what is nearly as good may be worse when all is done. Up to this part of a group the first patterns will do as well:
+# others seldom leave fewer.
+FINE, BETTER, FAIR = 15, 0.6, 2e-3
+# From so many replicas on they are dealt by two processes.
+MANY = 5_000
+
+
+def places(problem: FleetProblem) -> list[Row]:
+    """Where replicas go that are known to be few enough: without quotas, and each class at one size on one kind of hosts.
+
+    What finds no place on its hosts after all is left out, the lower priorities first.
+    """
+    options = options_of(problem)
+    patterns = [options.boards[group.board].first_patterns for group in options.groups]
+    amount = numpy.minimum(options.replicas[options.klass], options.most)
+    seats = seated(options, _Unknown(patterns, [numpy.zeros(len(each)) for each in patterns]), amount)
+    Filling(options, seats).fill()
+    return rows_of(options, seats)
+
+
+class _Unknown(t.NamedTuple):
+    """As :class:`Patterned`, where nothing is known of the best patterns."""
+
+    patterns: list[Ints]
+    boards: list[Floats]
+
+
+def seated(options: Options, relaxed: Patterned, amount: Ints) -> list[Seats]:
+    """Replicas on GPUs of hosts. ``amount``: of each option, near what the linear program says."""
+    codes = [Codes(board) for board in options.boards]
+    used = numpy.bincount(options.group[amount > 0], minlength=len(options.groups)).tolist()
+    # Most work is where many options meet many patterns.
+    large = sorted(range(len(used)), key=lambda number: (-used[number] * int((relaxed.boards[number] > 0).sum()), number))
+    deal = partial(_dealt, options, relaxed, amount)
+    all_dealt = shared_out(deal, large) if amount.sum() >= MANY else {number: deal(number) for number in large}
+    return [Seats(options, number, all_dealt[number], codes[group.board]) for number, group in enumerate(options.groups)]
+
+
+def _dealt(options: Options, relaxed: Patterned, amount: t.Any, number: int) -> Dealt | None:
+    """The replicas of a group on its hosts; of several ways the one after which fewest GPUs are open when all have a place.
+
+    :param amount: replicas by option.
+    """
+    best: tuple[int, int] | None = None
+    found: Dealt | None = None
+    group = options.groups[number]
+    wanted = int(amount[options.group == number].sum())
+    for cut, enough in cuts(options, relaxed, amount, number):
+        one, off = _in_an_order(options, number, amount, cut)
+        # Whoever found no place takes a GPU that is not open yet; who was taken off, or finds no such GPU, will hardly be served.
+        short = wanted - off - len(one.klass) - len(one.several)
+        opened = int(cut.boards.sum()) + short
+        cost = off + max(0, opened - group.size * group.gpus), opened
+        if best is None or cost < best:
+            best, found = cost, one
+        if enough and short <= max(FINE, FAIR * wanted):
+            break
+    return found
+
+
+def _in_an_order(options: Options, number: int, amount: t.Any, cut: Cut) -> tuple[Dealt, int]:
+    """(the replicas of a group on its hosts, how many were taken off again); in the order that leaves fewer without a place."""
+    wanted = int(amount[options.group == number].sum())
+    best: tuple[int, Dealt, int] | None = None
+    for many_first in (False, True):
+        one = Dealer(options, number).deal(amount, *cut, many_first=many_first)
+        placed = len(one.klass)
+        exchange(options, one)
+        take_off(options, one)
+        lack = wanted - len(one.klass) - len(one.several)
+        if best is None or lack < BETTER * best[0]:
+            best = lack, one, placed - len(one.klass)
+        if lack <= FINE:
+            break
+    return t.cast("tuple[int, Dealt, int]", best)[1:]
+
+
+def rows_of(options: Options, seats: list[Seats]) -> list[Row]:
+    """The rows of the answer, in its order."""
+    if not seats:
+        return []
+    parts = [_group_rows(one) for one in seats]
+    klass, group, host, gpu, shape, start, replica = (numpy.concatenate(column) for column in zip(*parts, strict=True))
+    order = in_order(klass, group, host, replica, gpu)
+    klass, group, host, gpu, shape, start, replica = (column[order] for column in (klass, group, host, gpu, shape, start, replica))
+    # A new replica begins where any of class, group, host and number differs from the row before.
+    fresh = numpy.ones(len(klass), dtype=bool)
+    fresh[1:] = (klass[1:] != klass[:-1]) | (group[1:] != group[:-1]) | (replica[1:] != replica[:-1])
+    number = numpy.cumsum(fresh) - 1
+    number -= number[numpy.searchsorted(klass, klass)]
+    first = numpy.cumsum([0, *(one.group.size for one in seats)])
+    keys = numpy.asarray([one.key for one in options.classes], dtype=object)
+    names = numpy.asarray([host.name for one in seats for host in one.group.hosts], dtype=object)
+    base = numpy.cumsum([0, *(len(one.board.shapes) for one in seats)])
+    modes = numpy.asarray([kind.mode for one in seats for kind in one.board.shapes], dtype=object)
+    profiles = numpy.asarray([kind.profile for one in seats for kind in one.board.shapes], dtype=object)
+    columns: list[t.Any] = [
+        keys[klass],
+        number,
+        names[first[group] + host],
+        gpu,
+        modes[base[group] + shape],
+        profiles[base[group] + shape],
+        start,
+    ]
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _group_rows(seats: Seats) -> tuple[t.Any, ...]:
+    """(class, group, host, GPU, shape, start, number of the replica in the group): arrays with one entry for each GPU of each replica."""
+    present = seats.present()
+    which, gpu = numpy.nonzero(seats.gpus[present][:, None] >> numpy.arange(seats.group.gpus) & 1)
+    replica = present[which]
+    klass, shape, host = seats.klass[replica], seats.shape[replica], seats.host[replica]
+    start = numpy.full(len(replica), -1, dtype=numpy.int64)
+    codes = seats.room.codes
+    mine = numpy.flatnonzero(codes.unit[shape] > 0) if len(replica) else numpy.zeros(0, dtype=numpy.int64)
+    if len(mine):
+        # The first of equal slices on a GPU gets the first start, and so on.
+        place = (host[mine] * seats.group.gpus + gpu[mine]) * len(seats.board.shapes) + shape[mine]
+        order = in_order(place, klass[mine], replica[mine])
+        mine, place = mine[order], place[order]
+        rank = numpy.arange(len(mine)) - numpy.searchsorted(place, place)
+        row = numpy.searchsorted(codes.legal, seats.room.code[host[mine], gpu[mine]])
+        start[mine] = codes.starts[row, shape[mine], rank]
+    return klass, numpy.full(len(klass), seats.number), host, gpu, shape, start, replica
