@@ -19,7 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_t
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Host, Mode, Need, Placement, Resources, Rules, Sharing
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.refusals import GPUS, Case, Reason, acceptable, counted, gpu_refusal, what
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
@@ -32,6 +32,8 @@ _There = t.TypeVar("_There")
 # More hosts of one kind than these are counted and not named: a reason is one line.
 MAX_NAMES = 3
 MAX_GROUPS = 5
+# Of so many kinds of needs it is remembered who would have to leave what.
+MOST_KNOWN = 2
 
 
 # What was said in one fleet of each kind of need: many services ask for the same, and none of them has a place to give back.
@@ -43,14 +45,19 @@ _LACKING: WeakKeyDictionary[Fleet, dict[object, list[Reason | None]]] = WeakKeyD
 # By what is asked of a GPU: who would have to leave what, the fewest first.
 _MOVES: WeakKeyDictionary[Fleet, dict[Need, list[tuple[HostState, tuple[str, ...], Move]]]] = WeakKeyDictionary()
 
+# By whose hosts they are, and how they are to be used: the GPUs that policy keeps from that; and one GPU of each kind.
+_CLOSED: WeakKeyDictionary[Fleet, dict[tuple[str, str, Mode, Sharing], list[tuple[GpuState, str]]]] = WeakKeyDictionary()
+_KINDS: WeakKeyDictionary[Fleet, dict[tuple[str, str], list[GpuState]]] = WeakKeyDictionary()
+
 
 def explain(fleet: Fleet, need: Need, replica: int, before: Placement | None) -> tuple[str, str]:
     """(reason, the nearest thing that would help), one line each. The fleet is as the plan leaves it, and changes no more."""
-    if before is not None or need.adopted or need.keep_room or fleet.rulebook.alone(need):
+    if before is not None or need.adopted:
         return _explained(fleet, need, replica, before)
     said = _SAID.setdefault(fleet, {})
-    # A service of several replicas may have places that are its own.
-    alike = replace(need, service=need.service if need.replicas > 1 else "", priority=0)
+    # A service of several replicas may have places that are its own; one that room is kept for, or that a rule names, is like no other.
+    own = need.replicas > 1 or need.keep_room or fleet.rulebook.alone(need)
+    alike = replace(need, service=need.service if own else "", priority=0)
     if alike not in said:
         said[alike] = _explained(fleet, need, replica, before)
     return said[alike]
@@ -293,12 +300,19 @@ def _could_be(state: GpuState, need: Need) -> bool:
     return need.memory_mib <= gpu.memory_mib - (state.host.shared_reserve_mib if mode == "shared" else 0)
 
 
+def bare_of(need: Need) -> Need:
+    """What it asks of GPUs, and nothing else. Those of whom that is equal are best asked about one after the other."""
+    return replace(need, service="", replicas=1, priority=0, resources=Resources(), ports=(), team="", rules=Rules())
+
+
 def _moves(case: Case) -> list[tuple[HostState, tuple[str, ...], Move]]:
     """(Host, who would have to leave, the words), the fewest first: of all GPUs, whoever asks this of one."""
-    need = case.need
-    bare = replace(need, service="", replicas=1, priority=0, resources=Resources(), ports=(), team="", rules=Rules())
+    need, bare = case.need, bare_of(case.need)
     known = _MOVES.setdefault(case.fleet, {})
     if bare not in known:
+        # Of a large fleet each is a hundred thousand lines.
+        while len(known) >= MOST_KNOWN:
+            del known[next(iter(known))]
         found = [
             (host, *each)
             for host in case.hosts
@@ -353,28 +367,41 @@ def _whole_moves(case: Case, host: HostState) -> Iterator[Move]:
 
 def _help_policy(case: Case) -> Iterator[str]:
     """A GPU that only policy keeps away."""
-    mode = MODE_OF[case.need.isolation]
-    for host in case.hosts:
-        for state in host.gpus:
-            if not state.serves(case.need) or state.gpu.blocked is not None:
-                continue
-            if state.gpu.drain is not None:
-                yield f"{host.host.name} {state.gpu.short} is {state.gpu.drain.words}: {state.gpu.drain.remedy}"
-            elif state.gpu.cordoned:
-                yield f"{host.host.name} {state.gpu.short} is cordoned: take it out of fleet_cordoned_gpus"
-            elif mode not in host.host.modes and state.gpu.pin is None and state.mode is None and (mode != "mig" or state.cutter):
-                yield f"allow '{mode}' in fleet_gpu_modes of {host.host.name}"
-            elif mode == "shared" and mode in host.host.modes and state.mode is None and case.need.sharing not in host.host.sharing:
-                yield f"allow '{case.need.sharing}' in fleet_sharing of {host.host.name}"
-            elif mode == "shared" and state.mode == mode and len(state.tenants) >= host.host.shared_max:
-                yield f"raise fleet_shared_max of {host.host.name}"
-            elif state.gpu.outsiders and not state.tenants and not state.owners:
-                yield f"stop {state.gpu.outsiders[0]} on {host.host.name} {state.gpu.short}, or run playbook adopt"
+    return (text for state, text in _closed_by_policy(case) if state.serves(case.need))
+
+
+def _closed_by_policy(case: Case) -> list[tuple[GpuState, str]]:
+    """(GPU, what would open it) of all that policy keeps from what is used in this way, whoever asks."""
+    need, mode = case.need, MODE_OF[case.need.isolation]
+    known, asked = _CLOSED.setdefault(case.fleet, {}), (need.environment, need.data_class, mode, need.sharing)
+    if asked not in known:
+        found = ((state, _opening(host.host, state, mode, need.sharing)) for host in case.hosts for state in host.gpus)
+        known[asked] = [(state, text) for state, text in found if text is not None]
+    return known[asked]
+
+
+def _opening(host: Host, state: GpuState, mode: Mode, sharing: Sharing) -> str | None:
+    """What would let a GPU be used in this way, if policy alone is against it."""
+    if state.gpu.blocked is not None:
+        return None
+    if state.gpu.drain is not None:
+        return f"{host.name} {state.gpu.short} is {state.gpu.drain.words}: {state.gpu.drain.remedy}"
+    if state.gpu.cordoned:
+        return f"{host.name} {state.gpu.short} is cordoned: take it out of fleet_cordoned_gpus"
+    if mode not in host.modes and state.gpu.pin is None and state.mode is None and (mode != "mig" or state.cutter):
+        return f"allow '{mode}' in fleet_gpu_modes of {host.name}"
+    if mode == "shared" and mode in host.modes and state.mode is None and sharing not in host.sharing:
+        return f"allow '{sharing}' in fleet_sharing of {host.name}"
+    if mode == "shared" and state.mode == mode and len(state.tenants) >= host.shared_max:
+        return f"raise fleet_shared_max of {host.name}"
+    if state.gpu.outsiders and not state.tenants and not state.owners:
+        return f"stop {state.gpu.outsiders[0]} on {host.name} {state.gpu.short}, or run playbook adopt"
+    return None
 
 
 def _help_need(case: Case) -> Iterator[str]:
     """A need that no board here could serve, even empty."""
-    states = [state for host in case.hosts for state in host.gpus]
+    states = _kinds_of_gpus(case)
     wanted = [state for state in states if case.need.wants(state.gpu.board)]
     if states and not wanted:
         boards = ", ".join(sorted({state.gpu.board for state in states}))
@@ -388,6 +415,15 @@ def _help_need(case: Case) -> Iterator[str]:
     if case.need.isolation == "exclusive" and wanted and max(state.gpu.memory_mib for state in wanted) < case.need.memory_mib:
         largest = max(state.gpu.memory_mib for state in wanted)
         yield f"the largest GPU here has {format_size(largest)}: ask for less on each of more GPUs ('count')"
+
+
+def _kinds_of_gpus(case: Case) -> list[GpuState]:
+    """One GPU of each kind."""
+    known, asked = _KINDS.setdefault(case.fleet, {}), (case.need.environment, case.need.data_class)
+    if asked not in known:
+        gpus = (state for host in case.hosts for state in host.gpus)
+        known[asked] = list({(state.gpu.board, state.gpu.memory_mib, id(state.cutter)): state for state in gpus}.values())
+    return known[asked]
 
 
 def _help_quota(case: Case) -> Iterator[str]:
@@ -407,6 +443,8 @@ def _help_links(case: Case) -> Iterator[str]:
 
 def _help_gate(case: Case) -> Iterator[str]:
     """A GPU that only the compatibility gate keeps away; what opens the most of them comes first."""
+    if not case.need.bars:
+        return
     cures = Counter[str]()
     for state in (state for host in case.hosts for state in host.gpus):
         barred = state.barred(case.need)

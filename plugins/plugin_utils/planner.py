@@ -19,13 +19,13 @@ from dataclasses import replace
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, needed_there
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explain
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import bare_of, explain
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.giving_way import Room
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import Settled, begin, begin_again, drains, part
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import kept, robbed, rooms
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers, question_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import named_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
@@ -38,6 +38,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
     Unplaced,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.restoring import restore
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import answered
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import take
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
@@ -113,7 +114,7 @@ def _worth(draft: Draft, missing: _Missing) -> tuple[float, ...]:
 
 def _solution(draft: Draft, missing: _Missing, words: bool, proof: Proof | None = None) -> Solution:
     if words:
-        unplaced = answered(lambda each: _unplaced(draft, *each), missing, lambda each: question_of(draft.fleet, each[0])[0])
+        unplaced = answered(lambda each: _unplaced(draft, *each), missing, lambda each: bare_of(each[0]))
     else:
         unplaced = [Unplaced(need.service, replica, "", "") for need, replica in missing]
     return Solution(
@@ -171,8 +172,7 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
         others()
     best = one_by_one or (draft, waiting)
     if found is not None and found.better:
-        start = begin_again(draft)
-        best = _better(best, (start, _Queue(start, found.hints).run()), must)
+        best = _better(best, _hinted(draft, found.hints, must), must)
         again = _without_what_failed(waiting, best[0], found.most) if found.small and not draft.kept else None
         best = best if again is None else _better(best, again, must)
     most = None if found is None else found.most
@@ -180,6 +180,16 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
     if most is None and best[0].displaced:
         return best, _proof_of_others(*best)
     return best, _proof(_reached(waiting, best[0]), most, None if found is None else found.gpus)
+
+
+def _hinted(draft: Draft, hints: Mapping[Key, Hint], must: Collection[Key]) -> _Plan:
+    """The plan with these hints. Whoever ``must`` have a place and gets none by them has that of ``draft``, where that can be."""
+    start = begin_again(draft)
+    missing = _Queue(start, hints).run()
+    if all(key in start.placed for key in must):
+        return start, missing
+    restore(start, {key: draft.placed[key] for key in must})
+    return start, _Queue(start, hints).run()
 
 
 def _beginning(draft: Draft) -> Draft:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import typing as t
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import MPS_CLIENTS
@@ -312,9 +312,15 @@ class Need:
 
     def wants(self, board: str) -> bool:
         """May this service run on a board of this catalogue id?"""
-        if any(part.lower() in board for part in self.not_models):
-            return False
-        return not self.models or any(part.lower() in board for part in self.models)
+        return _wants(self.models, self.not_models, board)
+
+
+@lru_cache(maxsize=4096)
+def _wants(models: tuple[str, ...], not_models: tuple[str, ...], board: str) -> bool:
+    """As :meth:`Need.wants`, which is asked of each GPU of a fleet for each service."""
+    if any(part.lower() in board for part in not_models):
+        return False
+    return not models or any(part.lower() in board for part in models)
 
 
 @dataclass(frozen=True)

@@ -65,31 +65,27 @@ class Kind:
     columns: list[tuple[int, Group, str | None]] = field(default_factory=list)
 
 
-def hand_out(hosts: HostClass, kinds: Sequence[Kind], values: Sequence[int]) -> dict[Key, Hint]:
+def hand_out(hosts: HostClass, kinds: Sequence[Kind], values: Sequence[int], given: Counter[int]) -> list[tuple[Kind, Hint]]:
     """A place for each replica that the program counted on the hosts of a class, as far as single hosts have the room for it.
 
-    ``values``: of the program's columns, by their numbers.
+    ``values``: of the program's columns, by their numbers. ``given``: by kind, how many of its members have a place; counted on.
     """
-    counted = _shrunk(hosts, kinds, values)
+    counted = counts_of(hosts, kinds, values)
     stock = _Stock(hosts, values)
-    hints: dict[Key, Hint] = {}
-    given: Counter[int] = Counter()
+    found: list[tuple[Kind, Hint]] = []
     # What single hosts have no room for after all is lost, so the highest priority comes first, then what is hardest to seat.
     counted.sort(key=lambda each: _turn_of(each[0].need, stock.weight(each[0].need), each[2]))
     for kind, group, profile, count in counted:
         for _turn in range(count):
-            if given[id(kind)] >= len(kind.members):
-                break
-            need, replica = kind.members[given[id(kind)]]
-            hint = stock.take(need, group, profile)
+            hint = stock.take(kind.members[given[id(kind)]][0], group, profile)
             if hint is None:
                 break
             given[id(kind)] += 1
-            hints[(need.service, replica)] = hint
-    return hints
+            found.append((kind, hint))
+    return found
 
 
-def _shrunk(hosts: HostClass, kinds: Sequence[Kind], values: Sequence[int]) -> list[tuple[Kind, Group, str | None, int]]:
+def counts_of(hosts: HostClass, kinds: Sequence[Kind], values: Sequence[int]) -> list[tuple[Kind, Group, str | None, int]]:
     """How many of each kind have what: as the program counted, but with a smaller slice where one would be left that serves too."""
     left: Counter[tuple[int, str]] = Counter()
     for group in hosts.groups:

@@ -139,12 +139,14 @@ class Program:
         """One more entry."""
         self._single.append((row, column, value))
 
-    def at_most(self, upper: float, takes: Iterable[tuple[int, float]]) -> None:
-        """One more row: what columns take, each (its number, how much), is at most ``upper``. No row where nothing is taken."""
+    def at_most(self, upper: float, takes: Iterable[tuple[int, float]]) -> int | None:
+        """One more row, its number: what columns take, each (its number, how much), is at most ``upper``. None where nothing is taken."""
         entries = [(column, much) for column, much in takes if much]
-        if entries:
-            row = self.add_row(upper=upper)
-            self._single += [(row, column, much) for column, much in entries]
+        if not entries:
+            return None
+        row = self.add_row(upper=upper)
+        self._single += [(row, column, much) for column, much in entries]
+        return row
 
     def add_entries(self, rows: t.Any, columns: t.Any, values: t.Any = 1.0) -> None:
         """``values`` where ``rows`` and ``columns`` meet; the three are broadcast against each other."""

@@ -23,6 +23,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, TIME_SLICE, Hint, Need, Sharing
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, share_charge, whole_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.equal_hosts import capacity, places_of, served
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import (
     Counts,
     Group,
@@ -30,7 +31,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out im
     Key,
     Kind,
     Shape,
-    hand_out,
     shape_of,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import patterns_of, undominated
@@ -56,6 +56,8 @@ Answer = t.TypeVar("Answer")
 MOST_MIXES = 1_500
 # A program with more columns than this takes longer than a merge request waits; the plan then says that nothing was proven.
 MOST_COLUMNS = 40_000
+# Where more than this part of whom the program counted finds no place on single hosts, hosts are told apart by what they can give.
+LOST = 0.01
 # And of one that is small enough to be solved once more.
 SMALL = 2_000
 _BLUR = 1e-6
@@ -97,7 +99,21 @@ def plan_together(
     ``opened``, asked for them only if all can be served.
     None where the solver is not there, the fleet is too large for it, or HiGHS has no answer within its limits.
     """
-    return _asked(fleet, waiting, must, lambda model: model.solved(reached, opened, ceiling or {}, others))
+
+    def asked(*, sizes: bool, patient: bool = True) -> tuple[Together, _Model] | None:
+        def solved(model: _Model) -> tuple[Together, _Model]:
+            return model.solved(reached, opened, ceiling or {}, others, patient=patient), model
+
+        return _asked(fleet, waiting, must, solved, sizes=sizes)
+
+    answer = asked(sizes=False, patient=False)
+    if answer is not None and answer[1].mixed and (answer[1].scarce or answer[1].lost > LOST * len(answer[0].hints)):
+        # What hosts can give differs too much to be counted together. Where both serve as many, what this proves is closer.
+        closer = asked(sizes=True)
+        if closer is None and answer[1].scarce:
+            closer = asked(sizes=False)
+        answer = max(closer or answer, answer, key=lambda each: served(each[1].hinted))
+    return None if answer is None else answer[0]
 
 
 def most_served(fleet: Fleet, waiting: Waiting) -> Mapping[int, int] | None:
@@ -105,12 +121,14 @@ def most_served(fleet: Fleet, waiting: Waiting) -> Mapping[int, int] | None:
     return _asked(fleet, waiting, (), lambda model: model.bounds(Session(model.program, _WORK), {}, {})[0])
 
 
-def _asked(fleet: Fleet, waiting: Waiting, must: Collection[Key], question: Callable[[_Model], Answer]) -> Answer | None:
-    """What a program says, if there can be one and it has an answer."""
+def _asked(
+    fleet: Fleet, waiting: Waiting, must: Collection[Key], question: Callable[[_Model], Answer], *, sizes: bool = False
+) -> Answer | None:
+    """What a program says, if there can be one and it has an answer. ``sizes``: as for :func:`_classes`."""
     if not available() or not waiting:
         return None
     try:
-        model = _Model(fleet, waiting, frozenset(must))
+        model = _Model(fleet, waiting, frozenset(must), sizes=sizes)
         return question(model) if model.program.columns <= MOST_COLUMNS else None
     except (SolverError, FleetError):  # the second: a board on which something stands that its geometry does not know
         return None
@@ -127,10 +145,15 @@ class _Level(t.NamedTuple):
 class _Model:
     """The program: kinds of replicas on groups of equal GPUs."""
 
-    def __init__(self, fleet: Fleet, waiting: Waiting, must: frozenset[Key]) -> None:
+    def __init__(self, fleet: Fleet, waiting: Waiting, must: frozenset[Key], *, sizes: bool) -> None:
         self.program = Program()
+        # The priorities of those who have a hint, and how many were counted that have none.
+        self.hinted, self.lost = Counter[int](), 0
+        # The rows of what hosts can give that differ in it; is there a linear program that would serve more if there were more of that?
+        self._differing: list[int] = []
+        self.scarce = False
         self._books = fleet.books
-        self._must = must
+        self._must, self._sizes = must, sizes
         self.kinds = kinds_of(waiting, fleet, must)
         # By team, each column and what it counts against a quota: (board, what, amount).
         self._charged: dict[str, list[tuple[int, Charge]]] = defaultdict(list)
@@ -138,8 +161,12 @@ class _Model:
         asked = {(kind.need.environment, kind.need.data_class): kind.need for kind in self.kinds}
         up = [host for host in fleet.hosts.values() if not host.host.down]
         hosts = [host for host in up if any(host.host.admits(need) for need in asked.values())]
-        self.classes = _classes(hosts, self.kinds)
+        self.classes = _classes(hosts, self.kinds, sizes=sizes)
+        # Are there classes with hosts on which nobody is yet, and which can give more than others?
+        self.mixed = any(_differ(each) for each in self.classes)
         self.groups = [group for each in self.classes for group in each.groups]
+        # What :meth:`_room` found.
+        self._rooms: dict[tuple[t.Any, ...], int] = {}
         # (class, board, MiB) -> the row of its whole GPUs.
         self._whole: dict[tuple[int, str, int], int] = {}
         for number, each in enumerate(self.classes):
@@ -270,13 +297,15 @@ class _Model:
 
     def _room(self, need: Need, like: GpuState, hosts: HostClass) -> int:
         """How many replicas the hosts have room for at most on GPUs like this one, all of one replica on one host."""
-
-        def same(state: GpuState) -> bool:
-            one, other = state.gpu, like.gpu
-            return (one.board, one.memory_mib) == (other.board, other.memory_mib) and state.refusal("whole") is None
-
-        most = most_sets if must_join(need) else lambda states, count: len(states) // count
-        return sum(most([state for state in host.gpus if same(state)], need.count) for host in hosts.hosts)
+        board = (like.gpu.board, like.gpu.memory_mib)
+        asked = (id(hosts), board, need.count, must_join(need))
+        if asked not in self._rooms:
+            able = (
+                [state for state in host.gpus if (state.gpu.board, state.gpu.memory_mib) == board and state.refusal("whole") is None]
+                for host in hosts.hosts
+            )
+            self._rooms[asked] = sum(most_sets(states, need.count) if must_join(need) else len(states) // need.count for states in able)
+        return self._rooms[asked]
 
     def _column(
         self, kind: Kind, group: Group, profile: str | None, takes: Mapping[int, float], charge: Charge, most: int | None = None
@@ -297,7 +326,8 @@ class _Model:
             free = [getattr(host.free, what) for host in hosts.hosts]
             takes = [(column, getattr(need.resources, what) or 0) for column, need in entries]
             if None not in free and any(much for _column, much in takes):
-                self.program.at_most(sum(max(0, each) for each in free), takes)
+                row = self.program.at_most(sum(max(0, each) for each in free), takes)
+                self._differing += [row] if row is not None and _differ(hosts) else []
         ports: dict[int, list[tuple[int, float]]] = defaultdict(list)
         limited: dict[str, list[tuple[int, float]]] = defaultdict(list)
         room: dict[str, int] = {}
@@ -336,11 +366,18 @@ class _Model:
         opened: int | None,
         ceiling: Mapping[int, int],
         others: Callable[[], tuple[Mapping[int, int], int | None]] | None,
+        *,
+        patient: bool = True,
     ) -> Together:
-        """Bounds from linear programs, one for each priority; then, where they leave hope, whole numbers out of what those use."""
+        """Bounds from linear programs, one for each priority; then, where they leave hope, whole numbers out of what those use.
+
+        ``patient``: also where hosts that can give different amounts are :attr:`scarce`, so that many of these would find no place.
+        """
         session = Session(self.program, _WORK)
         known = reached or {}
         most, used = self.bounds(session, known, ceiling)
+        if self.scarce and not patient:
+            return Together({}, most, None, False, False)
         gpus: int | None = None
         if reached is None and others is not None and all(most[priority] >= level.everybody for priority, level in self.levels.items()):
             known, opened = others()
@@ -369,6 +406,7 @@ class _Model:
                 found = session.solve()
                 most[priority] = _whole(-found.objective)
                 used |= found.values > _BLUR
+                self.scarce = self.scarce or bool((numpy.abs(found.duals[self._differing]) > _BLUR).any())
             session.set_row(level.row, most[priority], everybody)
         return most, used
 
@@ -397,9 +435,10 @@ class _Model:
         if found is None:
             return {}
         values = [round(value) for value in found.values.tolist()]
-        hints: dict[Key, Hint] = {}
-        for each in self.classes:
-            hints.update(hand_out(each, self.kinds, values))
+        hints = places_of(self.classes, self.kinds, values, evenly=self._sizes)
+        priorities = {need.service: need.priority for kind in self.kinds for need, _replica in kind.members}
+        self.hinted = Counter(priorities[service] for service, _replica in hints)
+        self.lost = sum(values[column] for level in self.levels.values() for column in level.columns) - len(hints)
         return hints
 
 
@@ -439,10 +478,12 @@ def kinds_of(waiting: Waiting, fleet: Fleet, must: frozenset[Key], alone: Callab
     return list(found.values())
 
 
-def _classes(hosts: Sequence[HostState], kinds: Sequence[Kind]) -> list[HostClass]:
-    """Hosts with equal kinds of GPUs together, however many of each."""
+def _classes(hosts: Sequence[HostState], kinds: Sequence[Kind], *, sizes: bool = False) -> list[HostClass]:
+    """Hosts with equal kinds of GPUs together, however many of each. ``sizes``: those on which nobody is yet only with others that have as
+    many and can give as much."""
     barred = sorted({place for kind in kinds for place in kind.need.bars})
     asked = {kind.need.data_class for kind in kinds}
+    empty = {host.turn: (*capacity(host), len(host.gpus)) for host in hosts if sizes and not host.replicas}
     found: dict[t.Any, list[HostState]] = {}
     for host in hosts:
         one = host.host
@@ -452,8 +493,13 @@ def _classes(hosts: Sequence[HostState], kinds: Sequence[Kind]) -> list[HostClas
         # The gate speaks of hosts by name.
         gate = one.name if any(name == one.name for name, _board in barred) else ""
         content = tuple(sorted({_likeness(state) for state in host.gpus}, key=repr))
-        found.setdefault((policy, gate, content), []).append(host)
+        found.setdefault((policy, gate, content, empty.get(host.turn)), []).append(host)
     return [HostClass(each, _groups(each)) for each in found.values()]
+
+
+def _differ(hosts: HostClass) -> bool:
+    """Can some of the hosts on which nobody is yet give more than others?"""
+    return len({(capacity(host), len(host.gpus)) for host in hosts.hosts if not host.replicas}) > 1
 
 
 def _likeness(state: GpuState) -> tuple[t.Any, ...]:
