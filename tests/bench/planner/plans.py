@@ -1,8 +1,8 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The planner that playbooks call, in the worlds of the solvers for bulk: static MIG packing, churn (a plan for each request), and one
-GPU of 1,000 lost. It knows hosts, teams and rules besides, of which these worlds have none.
+"""The planner that playbooks call, in the worlds of the solvers for bulk: static MIG packing, churn (a plan for each request), one GPU of
+1,000 lost, and whole fleets. It knows hosts, teams and rules besides, of which the first three have none.
 
 By hand: ``python tests/bench/planner/run.py plans``
 """
@@ -21,6 +21,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, 
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, need, problem
 from planner.churn import BOARD, FIVE, GPUS, LOADS, Arrival, Repack, acceptance, arrivals, baseline, plain, repacked
 from planner.mig_checks import BOARDS, MIXES, Board, check_places, mix_of, wrong
+from planner.planned_fleet import FULL, QUICK
+from planner.planned_fleet import case as planned_fleet
 from planner.static import geometries, requests, work
 
 ON_A_HOST = 4
@@ -160,15 +162,19 @@ def measure(quick: bool) -> dict[str, t.Any]:
     mixes, loads, count = (("inference",), (1.0,), 1_500) if quick else (FIVE, LOADS, 3_000)
     churned = [churn(known[BOARD], bound, mix, load, count) for mix in mixes for load in loads]
     gone = lost(known[BOARD])
+    fleets = [planned_fleet(*each) for each in (QUICK if quick else FULL)]
     named = [(f"{one['board']}, {one['mix']}, {one['services']}", one) for one in packed]
     named += [(f"{one['mix']}, load {one['load']}", one) for one in churned]
+    named += [(f"{one['gpus']} GPUs, seed {one['seed']}", one) for one in fleets]
     violations = [f"{name}: {each}" for name, one in (*named, ("a GPU lost", gone)) for each in one.pop("violations")]
     return {
         "most_gpus_above_best": max(one["above_best"] for one in packed),
         "most_points_below_bound": max(one["below_bound"] for one in churned),
         "most_moves_per_admission": max(one["moves_per_admission"] for one in churned),
+        "most_percent_less_than_whole_fleet": max(one["percent_less_than_whole_fleet"] for one in fleets),
         "static": packed,
         "churn": churned,
         "a_gpu_lost": gone,
+        "fleets": fleets,
         "violations": violations,
     }
