@@ -18,6 +18,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Hint, Need, Problem, Resources
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.restoring import restore
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import equal_hosts, together
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError
 from ansible_collections.gpuops.fleet.tests.bench.planner import planned_fleet
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_checks import violations
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import world
@@ -141,6 +142,15 @@ def test_what_a_deal_of_equal_hosts_does_not_know_is_handed_out_one_by_one(what:
     hints = places(given)
     assert bool(dealt) is (what == "named port")
     assert len(hints) == {"joined": 2, "named port": 2, "both ways to share": 8, "slices that are there": 28}[what]
+
+
+def test_where_highs_has_no_answer_equal_hosts_are_handed_out_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_problem: object) -> t.NoReturn:
+        raise SolverError("no answer")
+
+    monkeypatch.setattr(equal_hosts, "places", none)
+    hosts = [host(l40s(0, name), l40s(1, name), name=name, modes=("whole",)) for name in ("h1", "h2")]
+    assert len(places(problem(hosts, [need("ocr", "exclusive", GIB, replicas=4)]))) == 4
 
 
 def places(given: Problem) -> t.Mapping[t.Any, Hint]:

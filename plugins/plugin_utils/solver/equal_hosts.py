@@ -22,6 +22,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_O
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_dealing import places
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetHost, FleetModel, FleetProblem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Group, HostClass, Key, Kind, counts_of, hand_out
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
 
 # Hosts count as equal where what they have of CPU and memory differs by less than this part.
@@ -57,8 +58,10 @@ def places_of(classes: Sequence[HostClass], kinds: Sequence[Kind], values: Seque
         found.append([] if one and evenly else hand_out(hosts, kinds, values, given))
         if one is not None and len(found[-1]) < sum(count for *_place, count in counted):
             equal[number] = one
-    for number, other in _dealt(equal).items() if equal else ():
+    for number, other in _dealt(equal).items():
         found[number] = max(found[number], other, key=lambda each: served(Counter(kind.need.priority for kind, _hint in each)))
+        # Where HiGHS has no answer, one host after the other will do.
+        found[number] = found[number] or hand_out(classes[number], kinds, values, given)
     hints: dict[Key, Hint] = {}
     given.clear()
     for each in found:
@@ -108,7 +111,10 @@ def _equal(hosts: HostClass, counted: _Counted) -> _Equal | None:
 
 
 def _dealt(equal: Mapping[int, _Equal]) -> dict[int, _Places]:
-    """The places in each class, by its number: as those of a fleet in which each class is a kind of GPU of its own."""
+    """The places in each class, by its number: as those of a fleet in which each class is a kind of GPU of its own. None of them where
+    HiGHS has no answer."""
+    if not equal:
+        return {}
     models = [
         FleetModel(_name(number), one.group.states[0].gpu.memory_mib, one.group.states[0].gpu.geometry) for number, one in equal.items()
     ]
@@ -118,7 +124,11 @@ def _dealt(equal: Mapping[int, _Equal]) -> dict[int, _Places]:
     asked = [replace(each, key=_name(turn)) for turn, each in enumerate(asked)]
     states = {_name(host.turn): host for one in equal.values() for host in one.hosts}
     found: dict[int, _Places] = {number: [] for number in equal}
-    for (key, _replica), rows in groupby(places(FleetProblem(tuple(models), tuple(hosts), tuple(asked))), key=lambda row: row[:2]):
+    try:
+        rows_of_all = places(FleetProblem(tuple(models), tuple(hosts), tuple(asked)))
+    except SolverError:
+        return found
+    for (key, _replica), rows in groupby(rows_of_all, key=lambda row: row[:2]):
         number, kind = kinds[int(key)]
         _key, _number, name, _gpu, _mode, profile, start = first = next(rows)
         uuids = equal[number].gpus[states[name].turn]
