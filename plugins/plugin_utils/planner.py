@@ -154,8 +154,7 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
     # without a plan for all together.
     must = {key for key in draft.placed if key not in draft.kept} if draft.kept and not _is_small(problem) else set()
     if missing and must and draft.displaced:
-        # Who gave way for them is still there at the start, where the program would find no place for them.
-        return (draft, missing), _proof_of_others(draft, missing)
+        return _beside_those_who_gave_way(draft, missing, waiting, must)
     one_by_one = None if missing is None else (draft, missing)
 
     def others() -> tuple[Counter[int], int | None]:
@@ -182,14 +181,46 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
     return best, _proof(_reached(waiting, best[0]), most, None if found is None else found.gpus)
 
 
-def _hinted(draft: Draft, hints: Mapping[Key, Hint], must: Collection[Key]) -> _Plan:
-    """The plan with these hints. Whoever ``must`` have a place and gets none by them has that of ``draft``, where that can be."""
+def _beside_those_who_gave_way(draft: Draft, missing: _Missing, waiting: _Missing, must: Collection[Key]) -> tuple[_Plan, Proof | None]:
+    """As :func:`_together`, where somebody gave way for others: the program finds places for those, too, and begins without them."""
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import together
+
+    gone = [key for key in sorted(draft.displaced) if key in draft.kept]
+    everybody = [*waiting, *((draft.needs[service], replica) for service, replica in gone)]
+    served = {*must, *(key for key in gone if key in draft.placed)}
+    best = draft, missing
+    found = together.plan_together(_without(draft, gone).fleet, everybody, _reached(everybody, draft), None, served)
+    if found is not None and found.better:
+        # Nor does anybody else leave whom these had left where they were.
+        best = _better(best, _hinted(draft, found.hints, served, gone), list(draft.placed))
+    return best, _proof_of_others(*best)
+
+
+def _without(draft: Draft, gone: Iterable[Key]) -> Draft:
+    """The beginning of a draft, from which these have gone, as they did in the end."""
     start = begin_again(draft)
-    missing = _Queue(start, hints).run()
-    if all(key in start.placed for key in must):
-        return start, missing
-    restore(start, {key: draft.placed[key] for key in must})
-    return start, _Queue(start, hints).run()
+    for key in gone:
+        start.displaced[key] = draft.displaced[key]
+        place = start.lift(key)
+        # Who comes back to its host had better have its ports again.
+        free = (port for _name, port in place.ports if port not in start.fleet.asked)
+        start.fleet.hosts[place.host].claimed.update((port, place.name) for port in free)
+    return start
+
+
+def _hinted(draft: Draft, hints: Mapping[Key, Hint], must: Collection[Key], gone: Collection[Key] = ()) -> _Plan:
+    """The plan with these hints. Whoever ``must`` have a place and gets none by them has that of ``draft``, where that can be.
+
+    ``gone``: who gave way in the draft, and looks for a place as well. Then nobody else makes room before all of these have one.
+    """
+    start = _without(draft, gone)
+    missing = _Queue(start, hints).run(asking=not gone)
+    if not all(key in start.placed for key in must):
+        restore(start, {key: draft.placed[key] for key in must})
+        missing = _Queue(start, hints).run(asking=not gone)
+    if gone and all(key in start.placed for key in must):
+        missing = _Queue(start, hints).run()
+    return start, missing
 
 
 def _beginning(draft: Draft) -> Draft:

@@ -22,7 +22,7 @@ def restore(draft: Draft, places: Mapping[Key, Placement]) -> None:
     the latest to its place there, beside the others at theirs. Who has none looks for another one afterwards. Nobody leaves who was there
     before. A place that cannot be had for a rule that other places decide stays lost.
     """
-    back = set(draft.kept)
+    back = draft.kept.keys() - draft.displaced.keys()
     waiting = [_turn(draft, key) for key in places if key not in draft.placed]
     heapq.heapify(waiting)
     while waiting:

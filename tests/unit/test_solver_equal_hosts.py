@@ -15,7 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils import planner
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Hint, Need, Problem, Resources
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Hint, Need, Problem, Resources, planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.restoring import restore
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import equal_hosts, together
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError
@@ -83,6 +83,36 @@ def test_whoever_has_a_place_one_by_one_has_one_beside_those_whom_the_program_ad
     assert len(found.placements) > 1.01 * len(alone)
     assert set(later.previous) <= set(found.placements)
     assert violations(given, planned_fleet.rows_of(given, found.placements)) == []
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_where_somebody_gave_way_the_program_finds_places_for_those_too(seed: int) -> None:
+    """Half of the services come to a fleet that has the other half, and a higher priority may take the place of a lower one."""
+    given = {**world(700, 100, seed), "quotas": []}
+    fresh = replace(planned_fleet.as_problem(given), moves=3, preemption=True)
+    later = replace(fresh, previous=make_plan(replace(fresh, needs=fresh.needs[::2]), words=False).placements)
+    alone, found = make_plan(later, trial=True), make_plan(later, words=False)
+    assert {place.name for place in alone.placements} < {place.name for place in found.placements}
+    assert len(found.placements) > 1.01 * len(alone.placements)
+    assert violations(given, planned_fleet.rows_of(given, found.placements)) == []
+    there, gave_way = set(found.placements), {(each.service, each.replica) for each in found.displaced}
+    assert all(place in there or (place.service, place.replica) in gave_way for place in later.previous)
+    assert make_plan(planned(later, found), words=False).placements == found.placements
+
+
+def test_who_gave_way_and_comes_back_to_its_host_has_its_ports_again() -> None:
+    ports = (("http", None),)
+    services = [need(name, "exclusive", GIB, ports=ports, priority=number) for number, name in enumerate("ab")]
+    hosts = [host(l40s(0), l40s(1), modes=("whole",))]
+    given = problem(hosts, services, make_plan(problem(hosts, services[:1])).placements)
+    draft = begin(given)
+    port = draft.placed[("a", 1)].ports
+    draft.displaced[("a", 1)] = "b-1", "preempted"
+    start = planner._without(draft, [("a", 1)])
+    first, second = (start.place_at(each, 1, Hint("h1", (f"GPU-h1-{number}",))) for number, each in ((1, services[1]), (0, services[0])))
+    assert first is not None
+    assert second is not None
+    assert second.ports == port != first.ports
 
 
 def test_whoever_must_have_a_place_gets_it_back_from_those_who_were_added() -> None:
