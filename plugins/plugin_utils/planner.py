@@ -185,7 +185,8 @@ def _beside_those_who_gave_way(draft: Draft, missing: _Missing, waiting: _Missin
     """As :func:`_together`, where somebody gave way for others: the program finds places for those, too, and begins without them."""
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import together
 
-    gone = [key for key in sorted(draft.displaced) if key in draft.kept]
+    # Besides those, whoever cannot be where it was without them.
+    gone = [key for key, place in sorted(draft.kept.items()) if draft.placed.get(key) != place]
     everybody = [*waiting, *((draft.needs[service], replica) for service, replica in gone)]
     served = {*must, *(key for key in gone if key in draft.placed)}
     best = draft, missing
@@ -199,8 +200,8 @@ def _beside_those_who_gave_way(draft: Draft, missing: _Missing, waiting: _Missin
 def _without(draft: Draft, gone: Iterable[Key]) -> Draft:
     """The beginning of a draft, from which these have gone, as they did in the end."""
     start = begin_again(draft)
+    start.displaced = {key: draft.displaced[key] for key in gone if key in draft.displaced}
     for key in gone:
-        start.displaced[key] = draft.displaced[key]
         place = start.lift(key)
         # Who comes back to its host had better have its ports again.
         free = (port for _name, port in place.ports if port not in start.fleet.asked)
