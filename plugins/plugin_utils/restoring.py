@@ -66,5 +66,6 @@ def _who_may_leave(draft: Draft, need: Need, place: Placement, places: Mapping[K
     for names in (on_gpus, host.names() - on_gpus):
         yield from sorted((key for name in names if (key := draft.movable(name)) is not None and key not in back), key=rank)
     if draft.fleet.books.limited(need.team):
-        team = (key for key in draft.placed if key not in back and draft.need_of(key).team == need.team)
+        mine = ((key, place.name) for key, place in draft.placed.items() if key not in back and draft.need_of(key).team == need.team)
+        team = (key for key, name in mine if draft.movable(name) is not None)
         yield from sorted(team, key=rank)[:MOST]
