@@ -17,7 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_p
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Hint, Need, Problem, Resources, planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.restoring import restore
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import equal_hosts, together
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import equal_hosts, fleet_dealing, together
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError
 from ansible_collections.gpuops.fleet.tests.bench.planner import planned_fleet
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_checks import violations
@@ -178,7 +178,7 @@ def test_where_highs_has_no_answer_equal_hosts_are_handed_out_one_by_one(monkeyp
     def none(_problem: object) -> t.NoReturn:
         raise SolverError("no answer")
 
-    monkeypatch.setattr(equal_hosts, "places", none)
+    monkeypatch.setattr(fleet_dealing, "places", none)
     hosts = [host(l40s(0, name), l40s(1, name), name=name, modes=("whole",)) for name in ("h1", "h2")]
     assert len(places(problem(hosts, [need("ocr", "exclusive", GIB, replicas=4)]))) == 4
 

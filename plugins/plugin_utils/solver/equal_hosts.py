@@ -19,7 +19,6 @@ from itertools import groupby
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MPS, Hint, Sharing
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_dealing import places
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetHost, FleetModel, FleetProblem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Group, HostClass, Key, Kind, counts_of, hand_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError
@@ -115,6 +114,9 @@ def _dealt(equal: Mapping[int, _Equal]) -> dict[int, _Places]:
     HiGHS has no answer."""
     if not equal:
         return {}
+    # A dozen files that most plans do not need.
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_dealing
+
     models = [
         FleetModel(_name(number), one.group.states[0].gpu.memory_mib, one.group.states[0].gpu.geometry) for number, one in equal.items()
     ]
@@ -125,7 +127,7 @@ def _dealt(equal: Mapping[int, _Equal]) -> dict[int, _Places]:
     states = {_name(host.turn): host for one in equal.values() for host in one.hosts}
     found: dict[int, _Places] = {number: [] for number in equal}
     try:
-        rows_of_all = places(FleetProblem(tuple(models), tuple(hosts), tuple(asked)))
+        rows_of_all = fleet_dealing.places(FleetProblem(tuple(models), tuple(hosts), tuple(asked)))
     except SolverError:
         return found
     for (key, _replica), rows in groupby(rows_of_all, key=lambda row: row[:2]):

@@ -213,15 +213,15 @@ class _Near(t.NamedTuple):
 
 
 class Patterned(t.Protocol):
-    """``patterns``: by group, shape (patterns, shapes); ``boards``: by group, GPUs of each pattern, broken numbers of them too."""
+    """What is known of a fleet's patterns."""
 
     @property
-    def patterns(self) -> list[Ints]:  # noqa: D102
-        ...
+    def patterns(self) -> list[Ints]:
+        """By group, shape (patterns, shapes)."""
 
     @property
-    def boards(self) -> list[Floats]:  # noqa: D102
-        ...
+    def boards(self) -> list[Floats]:
+        """By group, GPUs of each pattern; broken numbers of them, too."""
 
 
 class Cut(t.NamedTuple):

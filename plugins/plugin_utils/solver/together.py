@@ -162,8 +162,9 @@ class _Model:
         up = [host for host in fleet.hosts.values() if not host.host.down]
         hosts = [host for host in up if any(host.host.admits(need) for need in asked.values())]
         self.classes = _classes(hosts, self.kinds, sizes=sizes)
-        # Are there classes with hosts on which nobody is yet, and which can give more than others?
-        self.mixed = any(_differ(each) for each in self.classes)
+        # The classes with hosts on which nobody is yet, and which can give more than others: are there any?
+        self._mixed = {id(each) for each in self.classes if len({_size(host) for host in each.hosts} - {None}) > 1}
+        self.mixed = bool(self._mixed)
         self.groups = [group for each in self.classes for group in each.groups]
         # What :meth:`_room` found.
         self._rooms: dict[tuple[t.Any, ...], int] = {}
@@ -327,7 +328,7 @@ class _Model:
             takes = [(column, getattr(need.resources, what) or 0) for column, need in entries]
             if None not in free and any(much for _column, much in takes):
                 row = self.program.at_most(sum(max(0, each) for each in free), takes)
-                self._differing += [row] if row is not None and _differ(hosts) else []
+                self._differing += [row] if row is not None and id(hosts) in self._mixed else []
         ports: dict[int, list[tuple[int, float]]] = defaultdict(list)
         limited: dict[str, list[tuple[int, float]]] = defaultdict(list)
         room: dict[str, int] = {}
@@ -483,7 +484,6 @@ def _classes(hosts: Sequence[HostState], kinds: Sequence[Kind], *, sizes: bool =
     many and can give as much."""
     barred = sorted({place for kind in kinds for place in kind.need.bars})
     asked = {kind.need.data_class for kind in kinds}
-    empty = {host.turn: (*capacity(host), len(host.gpus)) for host in hosts if sizes and not host.replicas}
     found: dict[t.Any, list[HostState]] = {}
     for host in hosts:
         one = host.host
@@ -493,13 +493,13 @@ def _classes(hosts: Sequence[HostState], kinds: Sequence[Kind], *, sizes: bool =
         # The gate speaks of hosts by name.
         gate = one.name if any(name == one.name for name, _board in barred) else ""
         content = tuple(sorted({_likeness(state) for state in host.gpus}, key=repr))
-        found.setdefault((policy, gate, content, empty.get(host.turn)), []).append(host)
+        found.setdefault((policy, gate, content, _size(host) if sizes else None), []).append(host)
     return [HostClass(each, _groups(each)) for each in found.values()]
 
 
-def _differ(hosts: HostClass) -> bool:
-    """Can some of the hosts on which nobody is yet give more than others?"""
-    return len({(capacity(host), len(host.gpus)) for host in hosts.hosts if not host.replicas}) > 1
+def _size(host: HostState) -> tuple[int, ...] | None:
+    """What a host on which nobody is yet can give, but for little; None of any other."""
+    return None if host.replicas else (*capacity(host), len(host.gpus))
 
 
 def _likeness(state: GpuState) -> tuple[t.Any, ...]:
