@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_teams
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, by_teams
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, Haste, by_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, NotFound, Outcome, Program, SolverError
 from numpy.typing import NDArray
 
@@ -214,3 +214,13 @@ def test_what_the_broken_numbers_leave_idle_is_used_where_whole_ones_need_it() -
     found = by_teams(Broken(program, np.asarray([replicas]), np.asarray([0]), np.asarray([False] * 3), nobody, nobody), EXACT)
     assert found is not None
     assert found.tolist() == [2.0]
+
+
+def test_in_haste_the_first_whole_numbers_that_cost_little_will_do() -> None:
+    """They cost no more than is said, and the best where nothing costs so little."""
+    worlds = [quotas(seed, 0.3) for seed in range(15)]
+    best = [cost(one, by_teams(one, EXACT, Haste(1e9))) for one in worlds]
+    hurried = [cost(one, by_teams(one, EXACT, Haste(1e9, first=40.0))) for one in worlds]
+    assert sum(hurried) > sum(best) + 1.0
+    assert all(one <= other + 40.0 for one, other in zip(hurried, best, strict=True))
+    assert [cost(one, by_teams(one, EXACT, Haste(1e9, first=1e-9))) for one in worlds] == pytest.approx(best)

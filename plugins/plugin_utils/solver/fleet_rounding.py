@@ -15,7 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards i
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import AT_ONCE_TO_SPARE, MOST_AT_ONCE, Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import CALM, Relaxed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rows import Rows
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, by_teams
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, Haste, by_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, Session, SolverError, numpy
 
 if t.TYPE_CHECKING:
@@ -43,6 +43,8 @@ FEW = 500
 SOME = 2.0
 # The part of all GPUs that is not worth the work of saving it.
 NEARLY_FEWEST = 1e-4
+# On a large fleet, so many times as many are too many, and what so many replicas are worth.
+TOO_FAR, REPLICAS = 4, 2
 # A replica is worth a little more GPUs than the last one takes: it comes before them where the two are even.
 EAGER = 1.1
 # The GPUs that a replica of the last priority is worth at least: on any fleet, on one that is not large, and where there are few of them;
@@ -69,7 +71,7 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
     if wanted < FEW:
         found = rounding.serve(last, held) or rounding.serve_by_teams(last, held, PRICELESS)
     else:
-        least = LEAST_PRICE if LOOSE * wanted >= SOME else HIGH_PRICE
+        least = LEAST_PRICE if _is_large(wanted) else HIGH_PRICE
         found = rounding.serve_by_teams(last, held, max(least, EAGER * relaxed.price)) or rounding.serve(last, held)
     if not found:
         held = {}
@@ -88,6 +90,11 @@ def reachable(options: Options, relaxed: Relaxed, level: int, held: dict[int, in
     if rounding.served(level) < aim:
         rounding.serve(level, held)
     return rounding.served(level)
+
+
+def _is_large(wanted: float) -> bool:
+    """Of so many replicas of the last priority, are some not worth the work?"""
+    return LOOSE * wanted >= SOME
 
 
 def _in_tight_teams(options: Options, relaxed: Relaxed) -> Bools:
@@ -144,7 +151,12 @@ class _Rounding:
             program, near.columns, options.team[options.klass[chosen]], private, numpy.asarray([rows.level[one] for one in held]), shared
         )
         enough = NEARLY_FEWEST * sum(boards.sum() for boards in relaxed.boards)
-        found = by_teams(broken, Limits(absolute=enough, nodes=NODES, plain=True, once=True))
+        haste = None
+        if _is_large(relaxed.amount[self.priority == level].sum()):
+            # The best numbers take twice as long as the first. Where one replica is worth more than what is enough, these are too dear.
+            first = TOO_FAR * enough if price <= enough else 0.0
+            haste = Haste(TOO_FAR * enough + REPLICAS * price, first)
+        found = by_teams(broken, Limits(absolute=enough, nodes=NODES, plain=True, once=True), haste)
         if found is not None:
             self.best[chosen] = found.astype(numpy.int64)
         return found is not None

@@ -35,13 +35,13 @@ if t.TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 NEARLY = 1e-6
-# How often a team is asked again at most, and the GPUs that are not worth it.
-TRIES, WORTH = 6, 0.3
+# How often a team is asked again at most, and the part that is not worth it of the GPUs that are not worth the work for those who come last.
+TRIES, WORTH = 6, 0.1
 # A team that costs so many GPUs more than its broken numbers waits until the others are done.
 DEAR = 8.0
 # So many teams, the ones with most columns, wait for the others in any case.
 FLEXIBLE = 2
-# So many times the GPUs that are not worth the work are too many for those who come last.
+# So many times the GPUs that are not worth the work are too many for those who come last, where nothing else is said.
 FAR = 2
 # So many of the teams that cost most come last then, too.
 DEAREST = 2
@@ -76,6 +76,14 @@ class Broken:
     shared: Ints
 
 
+class Haste(t.NamedTuple):
+    """What those who come last may cost beyond their broken numbers: more than ``far``, and there is a second try; up to ``first``, and
+    the first whole numbers that are found will do (0: the best ones that the limits allow)."""
+
+    far: float
+    first: float = 0.0
+
+
 class _Line(t.NamedTuple):
     """A line below the cost of all: ``cost`` where a team takes ``amount``, by column, and the ``slope`` there."""
 
@@ -84,13 +92,13 @@ class _Line(t.NamedTuple):
     amount: Floats
 
 
-def by_teams(broken: Broken, limits: Limits) -> Floats | None:
+def by_teams(broken: Broken, limits: Limits, haste: Haste | None = None) -> Floats | None:
     """Whole numbers for all columns, within every row of the program. None where they are not found.
 
     :param limits: of the program for all teams that come last.
     """
     try:
-        return _Teams(broken).solve(limits)
+        return _Teams(broken).solve(limits, haste or Haste(FAR * limits.absolute))
     except SolverError:
         # Not even broken numbers are within every row.
         return None
@@ -114,7 +122,7 @@ class _Teams:
         self.now = self.session.solve(interior=True)
         self.found = numpy.zeros(len(broken.columns))
 
-    def solve(self, limits: Limits) -> Floats | None:
+    def solve(self, limits: Limits, haste: Haste) -> Floats | None:
         """As :func:`by_teams`."""
         team = self.broken.team
         teams, size = numpy.unique(team, return_counts=True)
@@ -126,13 +134,13 @@ class _Teams:
         for one in teams[numpy.argsort(-many, kind="stable")].tolist():
             if one in last:
                 continue
-            cost = self._settle(team == one)
+            cost = self._settle(team == one, WORTH * limits.absolute)
             if cost is None:
                 last.add(one)
             else:
                 cost_of[one] = cost
-        enough = self.now.objective + FAR * limits.absolute
-        found, reach, dear = self._first(limits, last, flexible, enough)
+        enough = self.now.objective + haste.far
+        found, reach, dear = self._first(limits, haste, last, flexible)
         again = None
         # Where it took much work, or all teams are asked already, there is no second try; where it is dear in spite of one, it is not for
         # lack of teams.
@@ -148,19 +156,19 @@ class _Teams:
         best = min(answers, key=lambda each: each.objective) if answers else None
         return None if best is None else numpy.round(best.values[self.broken.columns])
 
-    def _first(self, limits: Limits, last: set[int], flexible: list[int], enough: float) -> tuple[Outcome | None, int, Outcome | None]:
-        """(The first whole numbers that are found for those who come last; how far away; those far away that cost more than ``enough``).
+    def _first(self, limits: Limits, haste: Haste, last: set[int], flexible: list[int]) -> tuple[Outcome | None, int, Outcome | None]:
+        """(The first whole numbers that are found for those who come last; how far away; those far away that cost too much).
 
         Where there are none for the teams in ``last``, more of the ``flexible`` ones join them.
         """
         count, dear = FLEXIBLE, None
         while True:
             reach = CLOSE
-            answer, unknown = self._near(limits, last, reach)
+            answer, unknown = self._hurried(limits, haste, last) or self._near(limits, last, reach)
             if answer is None and dear is None:
                 lacking, reach = not unknown, FARTHER
                 answer, unknown = self._near(limits, last, reach)
-                if answer is not None and lacking and answer.objective > enough:
+                if answer is not None and lacking and answer.objective > self.now.objective + haste.far:
                     # These teams can hardly make up for the others.
                     dear, answer = answer, None
             if answer is not None or unknown or last.issuperset(flexible):
@@ -169,8 +177,11 @@ class _Teams:
             count = 2 * count - FLEXIBLE + 1
             last.update(flexible[:count])
 
-    def _settle(self, mine: Bools) -> float | None:
-        """Put a team's columns (which of all) into whole numbers: what that costs. None where it is too much or cannot be done."""
+    def _settle(self, mine: Bools, worth: float) -> float | None:
+        """Put a team's columns (which of all) into whole numbers: what that costs. None where it is too much or cannot be done.
+
+        ``worth``: the GPUs that are not worth another try.
+        """
         columns = self.broken.columns[mine]
         small = _Team(self, columns)
         base = self.now
@@ -188,7 +199,7 @@ class _Teams:
             if best is None or after.objective < best[1].objective:
                 best = answer[1], after
             # No other numbers cost less than the small program said of these.
-            if best[1].objective <= max(answer[0], base.objective) + WORTH:
+            if best[1].objective <= max(answer[0], base.objective) + worth:
                 break
         if best is None or best[1].objective > base.objective + DEAR:
             self.session.set_columns(columns, self.lower[columns], self.upper[columns])
@@ -218,6 +229,14 @@ class _Teams:
             return self.broken.program.solve(limits, within=within), False
         except SolverError as error:
             return None, isinstance(error, NotFound)
+
+    def _hurried(self, limits: Limits, haste: Haste, last: set[int]) -> tuple[Outcome, bool] | None:
+        """As :meth:`_near`, the first whole numbers that cost little enough. None where that is not asked for, or none were found."""
+        if not haste.first:
+            return None
+        most = self.now.objective + haste.first
+        answer, unknown = self._near(replace(limits, below=most, first=True), last, CLOSE)
+        return None if answer is None or answer.objective > most else (answer, unknown)
 
     def _near(self, limits: Limits, last: set[int], reach: int) -> tuple[Outcome | None, bool]:
         """As :meth:`_together`, for the teams in ``last``, no farther than ``reach`` from the linear program's numbers."""

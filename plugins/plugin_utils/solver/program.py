@@ -70,6 +70,8 @@ class Limits:
     plain: bool = False
     brief: bool = False
     once: bool = False
+    below: float = INFINITE
+    first: bool = False
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,10 @@ class Program:
             "mip_max_nodes": limits.nodes,
             "mip_allow_restart": not limits.once,
             "simplex_iteration_limit": limits.iterations,
+            "objective_bound": limits.below,
         }
+        if limits.first:
+            options["mip_max_improving_sols"] = 1
         if limits.plain or limits.brief:
             options |= {"mip_heuristic_run_rins": False, "mip_heuristic_run_root_reduced_cost": False}
         if limits.brief:
