@@ -9,6 +9,7 @@ import copy
 import random
 import typing as t
 
+import numpy as np
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_program, whole_fleet
@@ -165,8 +166,10 @@ def test_patterns_of_a_large_fleet_are_sought_on_a_likeness_of_it() -> None:
         mine = [group for group in options.groups if group.board == board]
         assert small.groups[number].size == sum(group.size * group.gpus for group in mine)
         assert small.groups[number].size * small.groups[number].cpus == pytest.approx(sum(group.size * group.cpus for group in mine))
-    sought = fleet_program.FleetProgram(small, 5).sought()
-    with_them = fleet_program.FleetProgram(options, 5, dict(zip(boards, sought, strict=True)))
+    sought = fleet_program.FleetProgram(small, fleet_program.first_patterns(small, 5)).sought()
+    begin = fleet_program.first_patterns(options, 5)
+    more = {board: np.concatenate((begin[board], each)) for board, each in zip(boards, sought, strict=True)}
+    with_them = fleet_program.FleetProgram(options, {**begin, **more})
     assert all((patterns <= board.at_once).all() for patterns, board in zip(sought, small.boards, strict=True))
 
     def first(program: fleet_program.FleetProgram) -> float:
@@ -175,7 +178,7 @@ def test_patterns_of_a_large_fleet_are_sought_on_a_likeness_of_it() -> None:
         program.session.set_costs(program._served_cost(dict.fromkeys(options.levels, 1.0)))
         return -program.session.solve(interior=True).objective
 
-    assert first(with_them) > 1.01 * first(fleet_program.FleetProgram(options, 5))
+    assert first(with_them) > 1.01 * first(fleet_program.FleetProgram(options, begin))
 
 
 def test_a_likeness_only_helps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import shared_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_bounds import Bounds, Counts, Part
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import Cut, most_of_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_likeness import likeness
@@ -141,12 +142,28 @@ def fleet_program(options: Options) -> FleetProgram:
     if alike is None:
         return FleetProgram(options)
     small, boards = alike
+    # One after the other, these two keep the first interior points waiting for half a second.
+    found = shared_out(lambda piece: _sought(small, boards) if piece else first_patterns(options), (1, 0))
+    return FleetProgram(options, {board: numpy.concatenate((each, found[1].get(board, each[:0]))) for board, each in found[0].items()})
+
+
+def first_patterns(options: Options, varied: int = MOST_VARIED) -> dict[int, Ints]:
+    """By number of a board, patterns to begin with; ``varied`` ones of shared GPUs, at most."""
+    found = {}
+    for number, board in enumerate(options.boards):
+        mine = sum(group.board == number for group in options.groups)
+        many = min(varied, VARIED_FOR_EACH * board.shared, MOST_COLUMNS // mine)
+        found[number] = numpy.concatenate((board.first_patterns, board.varied(many)))
+    return found
+
+
+def _sought(small: Options, boards: list[int]) -> dict[int, Ints]:
+    """By number of a board in the fleet, the patterns that its likeness asks for."""
     try:
-        sought = dict(zip(boards, FleetProgram(small, VARIED_THERE).sought(), strict=True))
+        return dict(zip(boards, FleetProgram(small, first_patterns(small, VARIED_THERE)).sought(), strict=True))
     except SolverError:
         # It only helps: the large program finds all patterns that it needs.
-        sought = {}
-    return FleetProgram(options, sought=sought)
+        return {}
 
 
 def _is_large(options: Options) -> bool:
@@ -158,8 +175,8 @@ def _is_large(options: Options) -> bool:
 class FleetProgram:
     """The linear program of one fleet, while it is being solved."""
 
-    def __init__(self, options: Options, varied: int = MOST_VARIED, sought: Mapping[int, Ints] | None = None) -> None:
-        """``varied``: patterns of shared GPUs to begin with, at most; ``sought``: by number of a board, others beside them."""
+    def __init__(self, options: Options, patterns: Mapping[int, Ints] | None = None) -> None:
+        """``patterns``: to begin with, by number of a board."""
         self.options = options
         self.rows = Rows(options)
         program = Program()
@@ -176,12 +193,8 @@ class FleetProgram:
         # Is the program kept within the best part of the bounds? The counts that it is kept within.
         self.inside = False
         self.kept: dict[tuple[int, int], tuple[float, float]] = {}
-        for number, board in enumerate(options.boards):
-            mine = sum(group.board == number for group in options.groups)
-            first = board.first_patterns
-            many = min(varied, VARIED_FOR_EACH * board.shared, MOST_COLUMNS // mine)
-            more = (sought or {}).get(number, first[:0])
-            self._add_patterns(number, numpy.unique(numpy.concatenate((first, board.varied(many), more)), axis=0))
+        for number, each in (patterns or first_patterns(options)).items():
+            self._add_patterns(number, numpy.unique(each, axis=0))
 
     def solve(self, reachable: Callable[[Relaxed, int, dict[int, int]], int]) -> Relaxed:
         """All stages, one after the other.

@@ -35,7 +35,7 @@ if t.TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 NEARLY = 1e-6
-# How often a team is asked again at most, and the part that is not worth it of the GPUs that are not worth the work for those who come last.
+# How often a team is asked again at most; what is not worth it, as a part of the GPUs that are not worth the work for those who come last.
 TRIES, WORTH = 6, 0.1
 # A team that costs so many GPUs more than its broken numbers waits until the others are done.
 DEAR = 8.0
