@@ -33,8 +33,9 @@ WHOLE = 1e-4
 CUT_FROM = 1e-6
 # Branches solved in one stage at most, and one more; how often each of them looks for patterns.
 BRANCHES, ROUNDS = 8, 3
-# A branch in which one replica more of a team turns everything round may take tens of thousands of steps; it is left as it is then.
-PATIENCE = Limits(iterations=1_500)
+# A branch mostly takes a few dozen steps; one in which one replica more of a team turns everything round may take tens of thousands, and is
+# left as it is then.
+PATIENCE = Limits(iterations=500)
 # What a missing replica of a held priority costs in a branch, more than one is ever worth: so every branch has a solution, and prices at
 # which patterns are sought.
 LACK = 1e4
