@@ -99,7 +99,8 @@ def _in_an_order(options: Options, number: int, amount: t.Any, cut: Cut) -> tupl
         lack = wanted - len(one.klass) - len(one.several)
         if best is None or lack < BETTER * best[0]:
             best = lack, one, placed - len(one.klass)
-        if lack <= FINE:
+        # Who was taken off, for lack of CPU or RAM, hardly fares better in the other order.
+        if wanted - placed - len(one.several) <= FINE:
             break
     return t.cast("tuple[int, Dealt, int]", best)[1:]
 
