@@ -322,10 +322,13 @@ def test_places_are_evened_out_between_hosts() -> None:
     dealer = Dealer(options_of(read_problem({"models": models(), "hosts": two_hosts(3), "classes": classes})), 0)
     # Both classes have the one shape there is: two and one of a host are three places.
     dealer.slots[:, :, 0] = [[2, 2, 1], [0, 0, 1]]
+    dealer.total = dealer.slots.sum(axis=1)
     dealer._even_out(np.asarray([0, 1]), np.asarray([0, 0]), np.asarray([4, 2]), np.ones((2, 3), dtype=bool))
     assert dealer.slots.sum(axis=(1, 2)).tolist() == [3, 3]
+    assert dealer.total.tolist() == dealer.slots.sum(axis=1).tolist()
     # The last GPU of a host belongs to a replica with several GPUs: it stays as it is.
     dealer.slots[:, :, 0] = [[0, 2, 2], [0, 0, 0]]
+    dealer.total = dealer.slots.sum(axis=1)
     dealer._even_out(np.asarray([0]), np.asarray([0]), np.asarray([4]), np.arange(3)[None, :] < np.asarray([[1], [1]]))
     assert dealer.slots[:, :, 0].tolist() == [[0, 2, 2], [0, 0, 0]]
 

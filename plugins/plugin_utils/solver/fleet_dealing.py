@@ -28,8 +28,8 @@ if t.TYPE_CHECKING:
 
 # Up to so many without a place the first order will do: filling finds places for the few. The other order is taken where it leaves less
 # than this part: what is nearly as good may be worse when all is done. Up to this part of a group the first patterns will do as well:
-# others seldom leave fewer.
-FINE, BETTER, FAIR = 15, 0.6, 2e-3
+# others seldom leave fewer. So will the first order, where so few of it had to be taken off again.
+FINE, BETTER, FAIR, FEW = 15, 0.6, 2e-3, 1e-2
 # From so many replicas on they are dealt by two processes.
 MANY = 5_000
 
@@ -99,8 +99,9 @@ def _in_an_order(options: Options, number: int, amount: t.Any, cut: Cut) -> tupl
         lack = wanted - len(one.klass) - len(one.several)
         if best is None or lack < BETTER * best[0]:
             best = lack, one, placed - len(one.klass)
-        # Who was taken off, for lack of CPU or RAM, hardly fares better in the other order.
-        if wanted - placed - len(one.several) <= FINE:
+        # The few who were taken off, for lack of CPU or RAM, hardly fare better in the other order.
+        off = placed - len(one.klass)
+        if lack <= FINE or (lack - off <= FINE and off <= FEW * wanted):
             break
     return t.cast("tuple[int, Dealt, int]", best)[1:]
 

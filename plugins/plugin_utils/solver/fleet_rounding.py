@@ -16,7 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import CALM, Relaxed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rows import Rows
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, Haste, by_teams
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, Session, SolverError, numpy
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, Session, SolverError, numpy
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -50,7 +50,10 @@ EAGER = 1.1
 # The GPUs that a replica of the last priority is worth at least: on any fleet, on one that is not large, and where there are few of them;
 # what a GPU costs besides in a group of which the linear program opens fewer.
 LEAST_PRICE, HIGH_PRICE, PRICELESS, ELSEWHERE = 2.0, 20.0, 1000.0, 0.3
-PATTERNS, NEAR = Limits(gap=0.0, nodes=200), 3
+PATTERNS = Limits(gap=0.0, nodes=200)
+# Patterns of so many GPUs are sought so near to the linear program's numbers first; of fewer, the ones that are spread widely by chance
+# matter more than the time.
+MANY_GPUS, NEAR = 1_000, 3
 # A class on shared GPUs gets places on so many times the hosts that it needs; fewer where that takes too many GPUs.
 SPARES = (AT_ONCE_TO_SPARE, 1.4, 1.0)
 # More GPUs than the linear program opens by more than this are too many.
@@ -343,17 +346,20 @@ def _whole_patterns(patterns: Ints, wanted: Ints, spread: list[tuple[int, Ints]]
         program.add_entries(row, columns, places)
         program.add_entries(row, program.add_columns(1, 1.0))
     program.add_entries(program.add_rows(1, upper=most), columns)
-    # Few numbers to choose from are looked at in a fraction of the time, and nearly always hold the best.
+    found = _whole_near(program, columns) if most >= MANY_GPUS else None
+    return Cut(patterns, numpy.round((found or program.solve(PATTERNS)).values[columns]).astype(numpy.int64))
+
+
+def _whole_near(program: Program, columns: Ints) -> Outcome | None:
+    """Whole numbers of these columns near the linear program's: few to choose from take a fraction of the time, and hold the best as a
+    rule. None where they do not."""
     relaxed = program.solve(relaxed=True)
     value = relaxed.values[columns]
-    near = columns, numpy.maximum(0.0, numpy.floor(value) - NEAR), numpy.ceil(value) + NEAR
     try:
-        found = program.solve(PATTERNS, within=near)
+        found = program.solve(PATTERNS, within=(columns, numpy.maximum(0.0, numpy.floor(value) - NEAR), numpy.ceil(value) + NEAR))
     except SolverError:
-        found = None
-    if found is None or found.objective >= relaxed.objective + 1.0:
-        found = program.solve(PATTERNS)
-    return Cut(patterns, numpy.round(found.values[columns]).astype(numpy.int64))
+        return None
+    return found if found.objective < relaxed.objective + 1.0 else None
 
 
 def _at_once(options: Options, amount: Ints, mine: Ints, wanted: Ints, spare: float) -> Ints:
