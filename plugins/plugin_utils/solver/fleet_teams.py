@@ -35,8 +35,9 @@ if t.TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 NEARLY = 1e-6
-# How often a team is asked again at most; what is not worth it, as a part of the GPUs that are not worth the work for those who come last.
-TRIES, WORTH = 6, 0.1
+# How often a team is asked again at most, and the GPUs that are not worth it: so many, or on a large fleet this part of those that are not
+# worth the work for those who come last.
+TRIES, WORTH, PART = 6, 0.3, 0.1
 # A team that costs so many GPUs more than its broken numbers waits until the others are done.
 DEAR = 8.0
 # So many teams, the ones with most columns, wait for the others in any case.
@@ -134,7 +135,7 @@ class _Teams:
         for one in teams[numpy.argsort(-many, kind="stable")].tolist():
             if one in last:
                 continue
-            cost = self._settle(team == one, WORTH * limits.absolute)
+            cost = self._settle(team == one, max(WORTH, PART * limits.absolute))
             if cost is None:
                 last.add(one)
             else:
