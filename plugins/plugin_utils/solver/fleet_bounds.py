@@ -34,8 +34,8 @@ CUT_FROM = 1e-6
 # Branches solved in one stage at most, and one more; how often each of them looks for patterns.
 BRANCHES, ROUNDS = 8, 3
 # A branch mostly takes a few dozen steps; one in which one replica more of a team turns everything round may take tens of thousands, and is
-# left as it is then.
-PATIENCE = Limits(iterations=500)
+# left as it is then. In a program with so many columns a third as many steps take as long.
+PATIENCE, LARGE, LESS_PATIENCE = Limits(iterations=1_500), 10_000, Limits(iterations=500)
 # What a missing replica of a held priority costs in a branch, more than one is ever worth: so every branch has a solution, and prices at
 # which patterns are sought.
 LACK = 1e4
@@ -142,7 +142,7 @@ class _Side:
 
     def __init__(self, program: FleetProgram, cost: Floats, cuts: list[Cut], most: dict[tuple[int, int], float]) -> None:
         self.program, self.most = program, most
-        self.session = program.session.copy(PATIENCE)
+        self.session = program.session.copy(PATIENCE if program.session.columns < LARGE else LESS_PATIENCE)
         self.opening = float(cost[program.pattern_columns[0][0]]) if program.pattern_columns else 0.0
         for one in cuts:
             self.session.add_row(one.most, program.column_of[one.options], one.worth)

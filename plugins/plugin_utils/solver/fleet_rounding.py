@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Iterator
+from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import AT_ONCE_TO_SPARE, MOST_AT_ONCE, Options
@@ -39,6 +40,9 @@ NODES = 1
 # Fewer replicas of the last priority are put into whole numbers all at once, as many and more one team after the other: that takes less
 # time then, and mostly finds more of them.
 FEW = 500
+# So many replicas of the last priority are put into whole numbers by the simplex method and without a second search: it finds one or two
+# fewer of 10,000, in a third of the time.
+MANY = 5_000
 # A fleet is large where so many replicas of the last priority are not worth the work.
 SOME = 2.0
 # The part of all GPUs that is not worth the work of saving it.
@@ -132,9 +136,13 @@ class _Rounding:
     def serve(self, level: int, held: dict[int, int]) -> bool:
         """As many of a priority as can be, while as many of those before as ``held`` says are served. Were such numbers found?"""
         near = self._near(level, held)
-        loose = max(1.1, LOOSE * self.relaxed.amount[self.priority == level].sum()) if level == self.options.levels[-1] else 1e-6
+        wanted = self.relaxed.amount[self.priority == level].sum()
+        loose = max(1.1, LOOSE * wanted) if level == self.options.levels[-1] else 1e-6
+        limits = Limits(absolute=loose, nodes=NODES, brief=True)
+        if level == self.options.levels[-1] and wanted >= MANY:
+            limits = replace(limits, brief=False, plain=True, once=True)
         try:
-            found = near.program.solve(Limits(absolute=loose, nodes=NODES, brief=True))
+            found = near.program.solve(limits)
         except SolverError:
             # Not found within the limits.
             return False
