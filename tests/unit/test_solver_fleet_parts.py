@@ -11,7 +11,7 @@ import typing as t
 
 import numpy as np
 import pytest
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_expansion
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_expansion, fleet_rounding
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at, in_order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_balance import Limits, balance
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, Shape, smallest_profiles
@@ -269,6 +269,22 @@ def test_gpus_are_cut_so_that_who_must_be_spread_finds_hosts() -> None:
     assert _whole_patterns(patterns, np.asarray([7, 0]), [], 9).boards.sum() == 1
     spread = _whole_patterns(patterns, np.asarray([7, 0]), [(7, np.minimum(patterns[:, 0], 1))], 9)
     assert spread.boards.sum() == 7
+
+
+def test_many_gpus_are_cut_near_the_linear_program_as_well_as_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where there are no whole numbers so near."""
+    chance = random.Random(1)
+    for _case in range(10):
+        patterns = np.asarray([[chance.randint(0, 4) for _shape in range(4)] for _pattern in range(12)])
+        wanted = np.asarray([chance.randint(500, 3_000) for _shape in range(4)])
+        spread = [(int(wanted[0]), np.minimum(patterns[:, 0], 1))]
+        found = []
+        for many, near in ((1_000, 3), (1_000, -1), (10**6, 3)):
+            monkeypatch.setattr(fleet_rounding, "MANY_GPUS", many)
+            monkeypatch.setattr(fleet_rounding, "NEAR", near)
+            found.append(_whole_patterns(patterns, wanted, spread, 20_000))
+        assert [int(each.boards.sum()) for each in found] == [int(found[-1].boards.sum())] * 3
+        assert all((each.boards @ each.patterns >= wanted).all() for each in found)
 
 
 def two_hosts(gpus: int) -> list[dict[str, t.Any]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import AT_ONCE_TO_SPARE, MOST_AT_ONCE, Options
@@ -136,13 +135,11 @@ class _Rounding:
     def serve(self, level: int, held: dict[int, int]) -> bool:
         """As many of a priority as can be, while as many of those before as ``held`` says are served. Were such numbers found?"""
         near = self._near(level, held)
-        wanted = self.relaxed.amount[self.priority == level].sum()
-        loose = max(1.1, LOOSE * wanted) if level == self.options.levels[-1] else 1e-6
-        limits = Limits(absolute=loose, nodes=NODES, brief=True)
-        if level == self.options.levels[-1] and wanted >= MANY:
-            limits = replace(limits, brief=False, plain=True, once=True)
+        wanted = float(self.relaxed.amount[self.priority == level].sum())
+        last = level == self.options.levels[-1]
+        loose, many = max(1.1, LOOSE * wanted) if last else 1e-6, last and wanted >= MANY
         try:
-            found = near.program.solve(limits)
+            found = near.program.solve(Limits(absolute=loose, nodes=NODES, brief=not many, plain=many, once=many))
         except SolverError:
             # Not found within the limits.
             return False
