@@ -283,7 +283,8 @@ def test_many_gpus_are_cut_near_the_linear_program_as_well_as_anywhere(monkeypat
             monkeypatch.setattr(fleet_rounding, "MANY_GPUS", many)
             monkeypatch.setattr(fleet_rounding, "NEAR", near)
             found.append(_whole_patterns(patterns, wanted, spread, 20_000))
-        assert [int(each.boards.sum()) for each in found] == [int(found[-1].boards.sum())] * 3
+        near_by, not_there, anywhere = (int(each.boards.sum()) for each in found)
+        assert near_by <= not_there == anywhere
         assert all((each.boards @ each.patterns >= wanted).all() for each in found)
 
 
