@@ -162,10 +162,12 @@ class _Teams:
 
         Where there are none for the teams in ``last``, more of the ``flexible`` ones join them.
         """
+        if hurried := self._hurried(limits, haste, last):
+            return hurried, CLOSE, None
         count, dear = FLEXIBLE, None
         while True:
             reach = CLOSE
-            answer, unknown = self._hurried(limits, haste, last) or self._near(limits, last, reach)
+            answer, unknown = self._near(limits, last, reach)
             if answer is None and dear is None:
                 lacking, reach = not unknown, FARTHER
                 answer, unknown = self._near(limits, last, reach)
@@ -231,13 +233,13 @@ class _Teams:
         except SolverError as error:
             return None, isinstance(error, NotFound)
 
-    def _hurried(self, limits: Limits, haste: Haste, last: set[int]) -> tuple[Outcome, bool] | None:
-        """As :meth:`_near`, the first whole numbers that cost little enough. None where that is not asked for, or none were found."""
+    def _hurried(self, limits: Limits, haste: Haste, last: set[int]) -> Outcome | None:
+        """The first whole numbers for the teams in ``last`` that cost little enough; None where there are none, or that is not asked for."""
         if not haste.first:
             return None
         most = self.now.objective + haste.first
-        answer, unknown = self._near(replace(limits, below=most, first=True), last, CLOSE)
-        return None if answer is None or answer.objective > most else (answer, unknown)
+        answer = self._near(replace(limits, below=most, first=True), last, CLOSE)[0]
+        return None if answer is None or answer.objective > most else answer
 
     def _near(self, limits: Limits, last: set[int], reach: int) -> tuple[Outcome | None, bool]:
         """As :meth:`_together`, for the teams in ``last``, no farther than ``reach`` from the linear program's numbers."""
