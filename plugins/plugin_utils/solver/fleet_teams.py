@@ -234,7 +234,7 @@ class _Teams:
             return None, isinstance(error, NotFound)
 
     def _hurried(self, limits: Limits, haste: Haste, last: set[int]) -> Outcome | None:
-        """The first whole numbers for the teams in ``last`` that cost little enough; None where there are none, or that is not asked for."""
+        """The first whole numbers for the teams in ``last`` that cost little enough; None where there are none, or there is no haste."""
         if not haste.first:
             return None
         most = self.now.objective + haste.first
