@@ -96,11 +96,10 @@ def _in_an_order(options: Options, number: int, amount: t.Any, cut: Cut) -> tupl
         placed = len(one.klass)
         exchange(options, one)
         take_off(options, one)
-        lack = wanted - len(one.klass) - len(one.several)
+        lack, off = wanted - len(one.klass) - len(one.several), placed - len(one.klass)
         if best is None or lack < BETTER * best[0]:
-            best = lack, one, placed - len(one.klass)
+            best = lack, one, off
         # The few who were taken off, for lack of CPU or RAM, hardly fare better in the other order.
-        off = placed - len(one.klass)
         if lack <= FINE or (lack - off <= FINE and off <= FEW * wanted):
             break
     return t.cast("tuple[int, Dealt, int]", best)[1:]

@@ -73,7 +73,7 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
     if not levels:
         return rounding.best
     last, held = levels[-1], {level: relaxed.held[level] for level in levels[:-1]}
-    wanted = relaxed.amount[rounding.priority == last].sum()
+    wanted = rounding.hoped(last)
     if wanted < FEW:
         found = rounding.serve(last, held) or rounding.serve_by_teams(last, held, PRICELESS)
     else:
@@ -132,10 +132,14 @@ class _Rounding:
         """How many replicas of a priority have their place in whole numbers."""
         return int(self.best[self.priority == level].sum())
 
+    def hoped(self, level: int) -> float:
+        """How many replicas of a priority the linear program's solution serves, broken ones."""
+        return float(self.relaxed.amount[self.priority == level].sum())
+
     def serve(self, level: int, held: dict[int, int]) -> bool:
         """As many of a priority as can be, while as many of those before as ``held`` says are served. Were such numbers found?"""
         near = self._near(level, held)
-        wanted = float(self.relaxed.amount[self.priority == level].sum())
+        wanted = self.hoped(level)
         last = level == self.options.levels[-1]
         loose, many = max(1.1, LOOSE * wanted) if last else 1e-6, last and wanted >= MANY
         try:
@@ -160,7 +164,7 @@ class _Rounding:
         )
         enough = NEARLY_FEWEST * sum(boards.sum() for boards in relaxed.boards)
         haste = None
-        if _is_large(relaxed.amount[self.priority == level].sum()):
+        if _is_large(self.hoped(level)):
             # The best numbers take twice as long as the first. Where one replica is worth more than what is enough, these are too dear.
             first = TOO_FAR * enough if price <= enough else 0.0
             haste = Haste(TOO_FAR * enough + REPLICAS * price, first)

@@ -141,7 +141,8 @@ class _Teams:
             else:
                 cost_of[one] = cost
         enough = self.now.objective + haste.far
-        found, reach, dear = self._first(limits, haste, last, flexible)
+        hurried = self._hurried(limits, haste, last)
+        found, reach, dear = (hurried, CLOSE, None) if hurried else self._first(limits, last, flexible, enough)
         again = None
         # Where it took much work, or all teams are asked already, there is no second try; where it is dear in spite of one, it is not for
         # lack of teams.
@@ -157,13 +158,11 @@ class _Teams:
         best = min(answers, key=lambda each: each.objective) if answers else None
         return None if best is None else numpy.round(best.values[self.broken.columns])
 
-    def _first(self, limits: Limits, haste: Haste, last: set[int], flexible: list[int]) -> tuple[Outcome | None, int, Outcome | None]:
-        """(The first whole numbers that are found for those who come last; how far away; those far away that cost too much).
+    def _first(self, limits: Limits, last: set[int], flexible: list[int], enough: float) -> tuple[Outcome | None, int, Outcome | None]:
+        """(The first whole numbers that are found for those who come last; how far away; those far away that cost more than ``enough``).
 
         Where there are none for the teams in ``last``, more of the ``flexible`` ones join them.
         """
-        if hurried := self._hurried(limits, haste, last):
-            return hurried, CLOSE, None
         count, dear = FLEXIBLE, None
         while True:
             reach = CLOSE
@@ -171,7 +170,7 @@ class _Teams:
             if answer is None and dear is None:
                 lacking, reach = not unknown, FARTHER
                 answer, unknown = self._near(limits, last, reach)
-                if answer is not None and lacking and answer.objective > self.now.objective + haste.far:
+                if answer is not None and lacking and answer.objective > enough:
                     # These teams can hardly make up for the others.
                     dear, answer = answer, None
             if answer is not None or unknown or last.issuperset(flexible):
