@@ -6,34 +6,26 @@
 from __future__ import annotations
 
 import difflib
-import itertools
 import typing as t
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from weakref import WeakKeyDictionary
 
-from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way, words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.nearest_moves import could_be, nearest_move
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Host, Mode, Need, Placement, Resources, Rules, Sharing
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Host, Mode, Need, Placement, Sharing
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.refusals import GPUS, Case, Reason, acceptable, counted, gpu_refusal, what
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import few_names, several
 
-# (services that would have to move, MiB that they have, host, GPU or board, start, profile), and what makes the sentence: the least is
-# the nearest help, and only that is put into words.
-Move = tuple[tuple[int, int, t.Any, str, int, str], Callable[[], str]]
 _There = t.TypeVar("_There")
 
-# More hosts of one kind than these are counted and not named: a reason is one line.
-MAX_NAMES = 3
+# More reasons than these are counted and not told: a reason is one line.
 MAX_GROUPS = 5
-# Of so many kinds of needs it is remembered who would have to leave what.
-MOST_KNOWN = 2
 
 
 # What was said in one fleet of each kind of need: many services ask for the same, and none of them has a place to give back.
@@ -42,28 +34,28 @@ _SAID: WeakKeyDictionary[Fleet, dict[Need, tuple[str, str]]] = WeakKeyDictionary
 _HOSTS: WeakKeyDictionary[Fleet, dict[tuple[str, str], tuple[Sequence[HostState], Sequence[HostState]]]] = WeakKeyDictionary()
 # By what is asked of a host besides its GPUs: what it lacks.
 _LACKING: WeakKeyDictionary[Fleet, dict[object, list[Reason | None]]] = WeakKeyDictionary()
-# By what is asked of a GPU: who would have to leave what, the fewest first.
-_MOVES: WeakKeyDictionary[Fleet, dict[Need, list[tuple[HostState, tuple[str, ...], Move]]]] = WeakKeyDictionary()
-
 # By whose hosts they are, and how they are to be used: the GPUs that policy keeps from that; and one GPU of each kind.
 _CLOSED: WeakKeyDictionary[Fleet, dict[tuple[str, str, Mode, Sharing], list[tuple[GpuState, str]]]] = WeakKeyDictionary()
 _KINDS: WeakKeyDictionary[Fleet, dict[tuple[str, str], list[GpuState]]] = WeakKeyDictionary()
 
 
-def explain(fleet: Fleet, need: Need, replica: int, before: Placement | None) -> tuple[str, str]:
-    """(reason, the nearest thing that would help), one line each. The fleet is as the plan leaves it, and changes no more."""
+def explain(fleet: Fleet, need: Need, replica: int, before: Placement | None, *, lasting: bool = True) -> tuple[str, str]:
+    """(reason, the nearest thing that would help), one line each. The fleet is as the plan leaves it, and changes no more.
+
+    ``lasting``: it is so for all others, too. It is not where a replica has been taken from a place that it holds.
+    """
     if before is not None or need.adopted:
-        return _explained(fleet, need, replica, before)
+        return _explained(fleet, need, replica, before, lasting)
     said = _SAID.setdefault(fleet, {})
     # A service of several replicas may have places that are its own; one that room is kept for, or that a rule names, is like no other.
     own = need.replicas > 1 or need.keep_room or fleet.rulebook.alone(need)
     alike = replace(need, service=need.service if own else "", priority=0)
     if alike not in said:
-        said[alike] = _explained(fleet, need, replica, before)
+        said[alike] = _explained(fleet, need, replica, before, lasting)
     return said[alike]
 
 
-def _explained(fleet: Fleet, need: Need, replica: int, before: Placement | None) -> tuple[str, str]:
+def _explained(fleet: Fleet, need: Need, replica: int, before: Placement | None, lasting: bool) -> tuple[str, str]:
     if need.adopted:
         return _adopted(before)
     hosts, able = _hosts_for(fleet, need)
@@ -73,7 +65,7 @@ def _explained(fleet: Fleet, need: Need, replica: int, before: Placement | None)
         return f"no host has the environment '{need.environment}'", help_
     if not any(host.host.may_have(need) for host in hosts):
         return _no_host_for_the_data(hosts, need)
-    case = Case(fleet, able, need, f"{need.service}-{replica}", before is None)
+    case = Case(fleet, able, need, f"{need.service}-{replica}", lasting)
     return _reason(case, hosts), next(text for helper in _HELPERS for text in helper(case))
 
 
@@ -124,7 +116,7 @@ def _reason(case: Case, hosts: Sequence[HostState]) -> str:
     else:
         told = _of_kinds(case, hosts, lacking, reasons)
     ordered = sorted(told.items(), key=lambda one: (-len(one[1]), one[1][0].host.name))
-    texts = [f"{_names([host.host.name for host in there])}: {reason}" for reason, there in ordered[:MAX_GROUPS]]
+    texts = [f"{few_names([host.host.name for host in there])}: {reason}" for reason, there in ordered[:MAX_GROUPS]]
     rest = sum(len(there) for _reason, there in ordered[MAX_GROUPS:])
     more = "1 more host for another reason" if rest == 1 else f"{rest} more hosts for other reasons"
     return "; ".join([*texts, *([f"and {more}"] if rest else [])])
@@ -161,35 +153,32 @@ def _total(case: Case, hosts: Iterable[HostState]) -> str:
     return ", ".join([*few, counted(counts)])
 
 
-def _names(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:MAX_NAMES])
-    return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"
-
-
 def _lacking(case: Case, hosts: Sequence[HostState]) -> Sequence[Reason | None]:
     """Of each host what is in the way before its GPUs are asked; found once for all that need the same CPU, RAM and disk."""
     need = case.need
-    if not case.lasting:
-        return [_lacks(need, host) for host in hosts]
-    known = _LACKING.setdefault(case.fleet, {})
+    known = _LACKING.setdefault(case.fleet, {}) if case.lasting else {}
     asked = (need.environment, need.data_class, need.resources, need.models, need.not_models)
     if asked not in known:
-        known[asked] = [_lacks(need, host) for host in hosts]
+        shortages: dict[tuple[tuple[str, tuple[float, float]], ...], Reason] = {}
+        known[asked] = [_lacks(need, host, shortages) for host in hosts]
     return known[asked]
 
 
-def _lacks(need: Need, host: HostState) -> Reason | None:
+def _lacks(need: Need, host: HostState, shortages: dict[tuple[tuple[str, tuple[float, float]], ...], Reason]) -> Reason | None:
+    """``shortages``: in words, by what is needed and left."""
     if host.host.down:
         return Reason("down")
     if not host.host.may_have(need):
         return Reason(f"may not have data of class '{need.data_class}' (fleet_data_classes)")
-    short = host.free.shortage(need.resources)
+    short = tuple(host.free.shortage(need.resources).items())
     # What a host without a GPU for it has too little of besides would only mislead.
-    if not short or not any(need.wants(state.gpu.board) for state in host.gpus):
+    if not short or not any(map(need.wants, host.boards)):
         return None
-    amounts = [(_amount(kind, want), _amount(kind, max(have, 0))) for kind, (want, have) in short.items()]
-    exact = ", ".join(f"needs {want} and has {have} left" for want, have in amounts)
-    return Reason(exact, ", ".join(f"needs {want} and has less left" for want, _have in amounts))
+    if short not in shortages:
+        amounts = [(_amount(kind, want), _amount(kind, max(have, 0))) for kind, (want, have) in short]
+        exact = ", ".join(f"needs {want} and has {have} left" for want, have in amounts)
+        shortages[short] = Reason(exact, ", ".join(f"needs {want} and has less left" for want, _have in amounts))
+    return shortages[short]
 
 
 def _host_reason(case: Case, host: HostState, lacks: Reason | None, told: bool = True) -> Reason:
@@ -264,105 +253,10 @@ def _help_host(case: Case) -> Iterator[str]:
 
 
 def _help_moves(case: Case) -> Iterator[str]:
-    """The fewest services that would have to move: from a place on one GPU, from one GPU, or from several of one host."""
-    hosts = [host for host in case.hosts if host.free.holds(case.need.resources)]
-    if case.need.isolation == "exclusive":
-        found = [move for host in hosts for move in _whole_moves(case, host)]
-    else:
-        able = {id(host) for host in hosts}
-        moves = (move for host, owners, move in _moves(case) if id(host) in able and all(map(case.movable, owners)))
-        found = list(itertools.islice(moves, 1))
-    if found:
-        yield min(found, key=lambda move: move[0])[1]()
-
-
-def _emptied(state: GpuState, need: Need) -> Iterator[tuple[tuple[str, ...], Move]]:
-    """Everybody who is on a GPU that is something else by now, if it may become what is needed."""
-    held = tuple(state.names())
-    if held and state.mode != MODE_OF[need.isolation] and len(state.fixed) == len(state.owners) and _could_be(state, need):
-        text = f"{state.host.name} {state.gpu.short} has room for it only if {_names(held)} {_verb(held)}"
-        yield held, ((len(held), state.gpu.memory_mib, state.host.order, state.gpu.pci, 0, ""), partial(str, text))
-
-
-def _held(case: Case, state: GpuState) -> list[str]:
-    """Who would have to move for the GPU to be empty; nobody where that cannot be asked."""
-    held = sorted({*state.tenants, *state.owners.values()})
-    return held if len(state.fixed) == len(state.owners) and all(map(case.movable, held)) else []
-
-
-def _could_be(state: GpuState, need: Need) -> bool:
-    """Would the empty GPU serve, as far as board and policy go?"""
-    gpu, mode = state.gpu, MODE_OF[need.isolation]
-    if gpu.blocked is not None or gpu.closed is not None or gpu.pin is not None or mode not in state.host.modes or not state.serves(need):
-        return False
-    if mode == "mig":
-        return bool(acceptable(state, need))
-    return need.memory_mib <= gpu.memory_mib - (state.host.shared_reserve_mib if mode == "shared" else 0)
-
-
-def bare_of(need: Need) -> Need:
-    """What it asks of GPUs, and nothing else. Those of whom that is equal are best asked about one after the other."""
-    return replace(need, service="", replicas=1, priority=0, resources=Resources(), ports=(), team="", rules=Rules())
-
-
-def _moves(case: Case) -> list[tuple[HostState, tuple[str, ...], Move]]:
-    """(Host, who would have to leave, the words), the fewest first: of all GPUs, whoever asks this of one."""
-    need, bare = case.need, bare_of(case.need)
-    known = _MOVES.setdefault(case.fleet, {})
-    if bare not in known:
-        # Of a large fleet each is a hundred thousand lines.
-        while len(known) >= MOST_KNOWN:
-            del known[next(iter(known))]
-        found = [
-            (host, *each)
-            for host in case.hosts
-            for state in host.gpus
-            for each in (*_emptied(state, bare), *(_moves_on(state, bare) if need.isolation == "slice" else ()))
-        ]
-        known[bare] = sorted(found, key=lambda each: each[2][0])
-    return known[bare]
-
-
-def _moves_on(state: GpuState, need: Need) -> Iterator[tuple[tuple[str, ...], Move]]:
-    """Everybody who is where a slice could be, on a GPU that may be cut."""
-    if state.cutter is None or state.gpu.pin is not None or not state.serves(need) or state.refusal("mig") is not None:
-        return
-    where = f"{state.host.name} {state.gpu.short}"
-    for start, profile, blockers, memory in state.cutter.ways(state.fixed, acceptable(state, need)):
-        owners = tuple(state.owners[one] for one in blockers if one in state.owners)
-        if len(owners) == len(blockers):
-            rank = (len(blockers), memory, state.host.order, state.gpu.pci, start, profile)
-            held = tuple(zip(owners, blockers, strict=True))
-            yield owners, (rank, partial(_slice_words, where, profile, start, held))
-
-
-def _slice_words(where: str, profile: str, start: int, held: Sequence[tuple[str | None, Slice]]) -> str:
-    names = " and ".join(f"{owner} ({one})" for owner, one in held)
-    return f"{where} has room for {profile} at {start} only if {names} {_verb(held)}"
-
-
-def _verb(several: Sequence[object]) -> str:
-    return "moves" if len(several) == 1 else "move"
-
-
-def _whole_moves(case: Case, host: HostState) -> Iterator[Move]:
-    need = case.need
-    boards: dict[str, list[tuple[int, list[str]]]] = {}
-    able: dict[str, list[GpuState]] = {}
-    for state in host.gpus:
-        held = _held(case, state)
-        if _could_be(state, need) and (held or state.refusal("whole") is None):
-            boards.setdefault(state.gpu.board, []).append((len(held), held))
-            able.setdefault(state.gpu.board, []).append(state)
-    for board in sorted(boards):
-        cheapest = sorted(boards[board])[: need.count]
-        if must_join(need):
-            found = best_joined(able[board], need.count, lambda state: (len(_held(case, state)),)) or ()
-            cheapest = [(len(held), held) for held in (_held(case, state) for state in found)]
-        names = sorted({name for _count, held in cheapest for name in held})
-        if len(cheapest) == need.count and names:
-            text = f"{host.host.name} has {several(need.count, 'GPU')} ({board}) for it only if {_names(names)} {_verb(names)}"
-            yield (len(names), 0, host.host.order, board, 0, ""), partial(str, text)
+    """Who would have to move."""
+    nearest = nearest_move(case)
+    if nearest is not None:
+        yield nearest
 
 
 def _help_policy(case: Case) -> Iterator[str]:
@@ -373,7 +267,8 @@ def _help_policy(case: Case) -> Iterator[str]:
 def _closed_by_policy(case: Case) -> list[tuple[GpuState, str]]:
     """(GPU, what would open it) of all that policy keeps from what is used in this way, whoever asks."""
     need, mode = case.need, MODE_OF[case.need.isolation]
-    known, asked = _CLOSED.setdefault(case.fleet, {}), (need.environment, need.data_class, mode, need.sharing)
+    known = _CLOSED.setdefault(case.fleet, {}) if case.lasting else {}
+    asked = (need.environment, need.data_class, mode, need.sharing)
     if asked not in known:
         found = ((state, _opening(host.host, state, mode, need.sharing)) for host in case.hosts for state in host.gpus)
         known[asked] = [(state, text) for state, text in found if text is not None]
@@ -438,7 +333,7 @@ def _help_links(case: Case) -> Iterator[str]:
     """A host that only NVLink keeps away."""
     names = [host.host.name for host in case.hosts if link_refusal(host, case.need) is not None]
     if names:
-        yield f"leave 'nvlink: required' out: {_names(names)} {'has' if len(names) == 1 else 'have'} the GPUs for it"
+        yield f"leave 'nvlink: required' out: {few_names(names)} {'has' if len(names) == 1 else 'have'} the GPUs for it"
 
 
 def _help_gate(case: Case) -> Iterator[str]:
@@ -448,7 +343,7 @@ def _help_gate(case: Case) -> Iterator[str]:
     cures = Counter[str]()
     for state in (state for host in case.hosts for state in host.gpus):
         barred = state.barred(case.need)
-        if barred is not None and case.need.wants(state.gpu.board) and _could_be(state, replace(case.need, bars={})):
+        if barred is not None and case.need.wants(state.gpu.board) and could_be(state, case.need):
             cures[barred.remedy or f"{state.host.name}: {barred.reason}"] += 1
     yield from (cure for cure, _count in sorted(cures.items(), key=lambda entry: (-entry[1], entry[0])))
 
@@ -457,7 +352,7 @@ def _help_more(case: Case) -> Iterator[str]:
     gpus = f"{case.need.count} free GPUs" if case.need.count > 1 else "a free GPU"
     gpus += " that NVLink joins" if must_join(case.need) else ""
     down = [host.host.name for host in case.fleet.hosts.values() if host.host.down and host.host.admits(case.need)]
-    back = f"bring {_names(down)} back, " if down else ""
+    back = f"bring {few_names(down)} back, " if down else ""
     yield f"{back}add a host of {home(case.need)} with {gpus} for {what(case.need)}, or ask for fewer replicas"
 
 

@@ -19,11 +19,12 @@ from dataclasses import replace
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, needed_there
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import bare_of, explain
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import explain
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.giving_way import Room
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import Settled, begin, begin_again, drains, part
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import kept, robbed, rooms
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.nearest_moves import bare_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import named_size
@@ -503,7 +504,7 @@ def _unplaced(draft: Draft, need: Need, replica: int) -> Unplaced:
     beside = [] if held is None else needed_there(fleet, draft.needs, held)
     if held is not None:  # what it holds itself is in nobody's way
         fleet.hosts[held.host].unseat(need, held)
-    reason, help_ = explain(fleet, need, replica, before)
+    reason, help_ = explain(fleet, need, replica, before, lasting=held is None)
     if held is not None:
         _sit_down(fleet, need, held)
     found = [] if before is None or need.adopted else drains(fleet, before)

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Mode, Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Debit
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
@@ -94,6 +94,18 @@ def _last_refusal(state: GpuState, need: Need, names: tuple[str, ...]) -> str | 
     return f"without a free pinned slice for {what(need)}" if state.gpu.fixed else f"without room for {what(need)}"
 
 
+def _gpu_kind(state: GpuState, mode: Mode, shut: str | None) -> tuple[object, ...]:
+    """Equal for GPUs that say the same to all that want one in this mode; ``shut`` as :func:`_refusal`. Of those that are cut it counts
+    what could still be made, and not what is there: most are full."""
+    room: tuple[object, ...] = ()
+    if shut is None and mode == "mig" and state.cutter is not None:
+        cutter, slices, pinned = state.cutter, (state.fixed, state.spare, state.reusable), state.gpu.fixed
+        room = (pinned, *(name for name in cutter.profiles if cutter.best(*slices, (name,), pinned) is not None))
+    elif shut is None and mode == "shared":
+        room = (state.memory_free, state.compute_free, len(state.tenants), state.gpu.mps_clients, state.host.shared_max)
+    return (state.gpu.board, state.gpu.memory_mib, id(state.cutter), shut, *room)
+
+
 def acceptable(state: GpuState, need: Need) -> tuple[str, ...]:
     """The profiles that serve it on this GPU; none where it is not cut."""
     return () if state.cutter is None else state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
@@ -111,11 +123,11 @@ _Answers = frozenset[tuple[tuple[str | None, _Board | None], int]]
 class _Hearing:
     """What GPUs say to all that ask the same of one, whatever their team.
 
-    ``answers``: by host, and whether with the names of those who have the GPUs; equal ones one object. ``boards``: one GPU of each kind.
-    ``said``: what a voice is to somebody who needs so many GPUs.
+    ``answers``: by kind of host, or by host and whether with the names of those who have its GPUs; equal ones one object. ``boards``: one
+    GPU of each kind. ``said``: what a voice is to somebody who needs so many GPUs.
     """
 
-    answers: dict[tuple[int, bool], _Answers] = field(default_factory=dict)
+    answers: dict[tuple[int, bool] | int, _Answers] = field(default_factory=dict)
     equal: dict[_Answers, _Answers] = field(default_factory=dict)
     boards: dict[_Board, GpuState] = field(default_factory=dict)
     said: dict[_Voice, tuple[int, Reason]] = field(default_factory=dict)
@@ -160,8 +172,18 @@ class Case:
             host.answers[asked] = [state.refusal(mode, sharing, told) for state in host.gpus]
         return t.cast("list[str | None]", host.answers[asked])
 
+    def _kind(self, host: HostState, told: bool) -> int:
+        """Equal for hosts whose GPUs say the same to all that want one in this mode, unless it counts who is there already."""
+        mode, sharing = MODE_OF[self.need.isolation], self.need.sharing
+        asked = ("kind", mode, sharing, told)
+        if asked not in host.answers:
+            kinds = Counter(_gpu_kind(state, mode, shut) for state, shut in zip(host.gpus, self._shut(host, told), strict=True))
+            host.answers[asked] = self.fleet.kind(("GPUs that say", frozenset(kinds.items())))
+        return t.cast("int", host.answers[asked])
+
     def _answers(self, host: HostState, told: bool) -> _Answers:
-        heard, asked = self._heard, (host.turn, told)
+        heard, by_host = self._heard, self.need.bars or self.need.rules.max_per_gpu is not None
+        asked = (host.turn, told) if by_host else self._kind(host, told)
         answers = heard.answers.get(asked)
         if answers is None:
             counts = Counter[tuple[str | None, _Board | None]]()

@@ -306,6 +306,7 @@ class HostState:
         self._untouched = self.answers
         self.gpus = sorted(gpus, key=lambda state: (state.gpu.pci, state.gpu.uuid))
         self.by_uuid = {state.gpu.uuid: state for state in self.gpus}
+        self.boards = frozenset(state.gpu.board for state in self.gpus)
         self._link()
         self.free = host.capacity
         self._port_set = _set_of(host.ports)

@@ -14,6 +14,8 @@ Data = t.Mapping[str, t.Any]
 # (GPU UUID, profile, start); the last two are None of a GPU without slices.
 Place = tuple[str, str | None, int | None]
 
+# More names than these are counted and not told: what is said is one line.
+MAX_NAMES = 3
 # What moves from one minute to the next without any decision behind it. A published file that followed these would change at every run.
 _MOVING_HOST = ("ports_listening", "memory_available_mib", "load", "uptime_s")
 _MOVING_GPU = ("temperature_c", "power_w", "memory_used_mib", "holders", "utilisation")
@@ -27,6 +29,12 @@ def policy_of(variables: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
 def several(number: int, what: str) -> str:
     """``1 GPU``, ``2 GPUs``."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def few_names(names: t.Sequence[str]) -> str:
+    """``a, b, c and 4 more``."""
+    shown = ", ".join(names[:MAX_NAMES])
+    return shown if len(names) <= MAX_NAMES else f"{shown} and {len(names) - MAX_NAMES} more"
 
 
 def unplaced_lines(unplaced: t.Iterable[Data]) -> list[str]:
