@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way, words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.nearest_moves import could_be, nearest_move
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.nearest_moves import nearest_move, would_serve
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Host, Mode, Need, Placement, Sharing
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.refusals import GPUS, Case, Reason, acceptable, counted, gpu_refusal, what
@@ -343,7 +343,7 @@ def _help_gate(case: Case) -> Iterator[str]:
     cures = Counter[str]()
     for state in (state for host in case.hosts for state in host.gpus):
         barred = state.barred(case.need)
-        if barred is not None and case.need.wants(state.gpu.board) and could_be(state, case.need):
+        if barred is not None and case.need.wants(state.gpu.board) and would_serve(state, case.need):
             cures[barred.remedy or f"{state.host.name}: {barred.reason}"] += 1
     yield from (cure for cure, _count in sorted(cures.items(), key=lambda entry: (-entry[1], entry[0])))
 

@@ -51,7 +51,7 @@ class _Nearest:
         for gpus in kinds:
             state = gpus[0][1]
             many = len(state.names())
-            if many and state.mode != MODE_OF[need.isolation] and len(state.fixed) == len(state.owners) and could_be(state, need):
+            if many and state.mode != MODE_OF[need.isolation] and len(state.fixed) == len(state.owners) and would_serve(state, need):
                 self._leaving.setdefault((many, state.gpu.memory_mib), []).append(_Leaving(gpus, 0, "", ()))
             for start, profile, blockers, memory in _ways(state, need) if need.isolation == "slice" else ():
                 if all(one in state.owners for one in blockers):
@@ -94,7 +94,7 @@ def bare_of(need: Need) -> Need:
     return replace(need, service="", replicas=1, priority=0, resources=Resources(), ports=(), team="", rules=Rules())
 
 
-def could_be(state: GpuState, need: Need) -> bool:
+def would_serve(state: GpuState, need: Need) -> bool:
     """Would the empty GPU serve, as far as its board and policy go, and not the compatibility gate?"""
     gpu, mode = state.gpu, MODE_OF[need.isolation]
     if gpu.blocked is not None or gpu.closed is not None or gpu.pin is not None or mode not in state.host.modes:
@@ -164,7 +164,7 @@ def _whole_moves(case: Case, host: HostState) -> Iterator[_WholeMove]:
     boards: dict[str, list[tuple[int, list[str]]]] = {}
     able: dict[str, list[GpuState]] = {}
     for state in host.gpus:
-        if not could_be(state, need) or state.barred(need) is not None:
+        if not would_serve(state, need) or state.barred(need) is not None:
             continue
         held = _held(case, state)
         if held or state.refusal("whole", told=False) is None:

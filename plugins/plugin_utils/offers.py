@@ -65,7 +65,9 @@ def _may_have(host: HostState, need: Need) -> bool:
 def _answer(host: HostState, need: Need, question: Question) -> Offer | None:
     if question not in host.answers:
         # Where it is known already that there is no room, it does not matter what a quota lets it have.
-        found = _best(host, need) if host.answers.get(("space", question[0]), True) else None
+        found = None
+        if host.answers.get(("space", question[0]), True) and (able := host.open_gpus(MODE_OF[need.isolation], need.sharing)):
+            found = min(_FINDERS[need.isolation](host, need, able), key=_rank, default=None)
         # Without the host: one that knew itself would stay in memory until a sweep.
         host.answers[question] = found and (found.rank, found.gpus, found.cut)
         return found
@@ -79,10 +81,11 @@ def _has_room(host: HostState, need: Need, number: int) -> bool:
 
 
 def _is_room(host: HostState, need: Need) -> bool:
+    able = host.open_gpus(MODE_OF[need.isolation], need.sharing)
     if need.isolation == "exclusive":
-        return any(state.refusal("whole", told=False) is None for state in host.gpus)
-    for state in host.gpus:
-        if state.refusal(MODE_OF[need.isolation], need.sharing, told=False) is not None or not state.serves(need):
+        return bool(able)
+    for state in able:
+        if not state.serves(need):
             continue
         if need.isolation == "shared":
             if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
@@ -125,6 +125,10 @@ class GpuState:
         if names not in self._cuts:
             self._cuts[names] = self.cutter.best(self.fixed, self.spare, self.reusable, names, self.gpu.fixed)
         return self._cuts[names]
+
+    def full(self, mode: Mode) -> bool:
+        """Is there no slice that could be given away, whatever its profile? Only what is cut can be full in this sense."""
+        return mode == "mig" and self.cutter is not None and not self.cutter.any_room(self.fixed, self.spare, self.reusable, self.gpu.fixed)
 
     def open_for(self, mode: Mode) -> bool:
         """Can the GPU still become ``mode``, whatever policy says about new services?"""
@@ -324,6 +328,16 @@ class HostState:
                     peers.setdefault(uuid, set()).add(state.gpu.uuid)
         for one, others in peers.items():
             self.by_uuid[one].peers = frozenset(others)
+
+    def open_gpus(self, mode: Mode, sharing: Sharing) -> Sequence[GpuState]:
+        """The GPUs on which something new of this mode could be, as far as can be told of all that might ask for it."""
+        asked = ("open", mode, sharing)
+        if asked not in self.answers:
+            self.answers[asked] = [
+                state for state in self.gpus if state.refusal(mode, sharing, told=False) is None and not state.full(mode)
+            ]
+        found: Sequence[GpuState] = self.answers[asked]
+        return found
 
     def once(self, asked: object, found: Callable[[], T]) -> T:
         """What is found, and found again only after something has changed here."""
