@@ -24,7 +24,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import few_names, several
 
 # (services that would have to move, host, board), and what makes the sentence: only the nearest is put into words.
-_WholeMove = tuple[tuple[int, tuple[t.Any, ...], str], Callable[[], str]]
+_WholeMove = tuple[tuple[int, str, str], Callable[[], str]]
 
 # Of so many kinds of needs it is remembered who would have to leave what.
 MOST_KNOWN = 2

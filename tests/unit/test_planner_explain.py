@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice, parse_slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Instance, Need, Pin, Placement, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Host, Instance, Need, Pin, Placement, Resources, Rules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.refusals import Case, gpu_refusal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState
 from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
@@ -348,3 +348,26 @@ def test_what_is_heard_once_for_all_is_what_each_gpu_says_to_each(seed: int) -> 
             narrowed += any(0 < len(state.profiles(each)) < len(acceptable(state, each)) for state in host_.gpus)
     assert over
     assert narrowed
+
+
+def full_hosts(number: int) -> tuple[list[Host], list[Need], tuple[Placement, ...]]:
+    """Hosts of one GPU each that are alike, each full with a replica of its own service."""
+    hosts = [host(gpu(0, f"h{each}"), name=f"h{each}") for each in range(1, number + 1)]
+    before = tuple(place(f"s{each}", "0:7g.80gb@0", on=f"h{each}") for each in range(1, number + 1))
+    return hosts, [need(f"s{each}", memory_mib=60000) for each in range(1, number + 1)], before
+
+
+def test_of_gpus_that_are_alike_the_first_that_the_gate_lets_it_have_and_whose_owner_may_move_is_named() -> None:
+    hosts, needs, before = full_hosts(3)
+    board = hosts[0].gpus[0].board
+    # The first is refused by the gate, the second has the same service.
+    needs[1] = replace(needs[1], replicas=2, bars={("h1", board): Bar("no", "yes")})
+    assert answer(hosts, needs, before)[1] == "h3 GPU-h3-0 has room for 7g.80gb at 0 only if s3-1 (7g.80gb@0) moves"
+
+
+def test_who_asks_for_the_same_later_is_told_of_hosts_that_are_right_for_it() -> None:
+    hosts, needs, before = full_hosts(3)
+    hosts = [replace(each, capacity=Resources(cpus, None, None, None)) for each, cpus in zip(hosts, (2, 4, 8), strict=True)]
+    wanted = [need(f"z{cpus}", memory_mib=60000, resources=Resources(cpus, 0, 0, 0)) for cpus in (1, 3, 5)]
+    told = {each.service: each.help for each in make_plan(problem(hosts, [*needs, *wanted], before)).unplaced}
+    assert {name: text.split()[0] for name, text in told.items()} == {"z1": "h1", "z3": "h2", "z5": "h3"}
