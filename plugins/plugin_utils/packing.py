@@ -174,10 +174,6 @@ class Cutter:
             self._cuts[key] = min(cuts, key=lambda cut: (*cut.rank, cut.slice.profile), default=None)
         return self._cuts[key]
 
-    def any_room(self, fixed: Slices, spare: Slices, reusable: Slices, pinned: bool) -> bool:
-        """Is there any cut, of whatever profile? Arguments as those of :meth:`best`."""
-        return self.best(fixed, spare, reusable, tuple(self.profiles), pinned) is not None
-
     def _cut(self, key: tuple[Slices, Slices, Slices, tuple[str, ...], bool], profile: Profile, start: int) -> list[Cut]:
         fixed, spare, reusable, _names, pinned = key
         new = Slice(start, profile.name)

@@ -128,7 +128,9 @@ class GpuState:
 
     def full(self, mode: Mode) -> bool:
         """Is there no slice that could be given away, whatever its profile? Only what is cut can be full in this sense."""
-        return mode == "mig" and self.cutter is not None and not self.cutter.any_room(self.fixed, self.spare, self.reusable, self.gpu.fixed)
+        if mode != "mig" or self.cutter is None:
+            return False
+        return self.cutter.best(self.fixed, self.spare, self.reusable, tuple(self.cutter.profiles), self.gpu.fixed) is None
 
     def open_for(self, mode: Mode) -> bool:
         """Can the GPU still become ``mode``, whatever policy says about new services?"""
