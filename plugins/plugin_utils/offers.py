@@ -65,8 +65,7 @@ def _may_have(host: HostState, need: Need) -> bool:
 def _answer(host: HostState, need: Need, question: Question) -> Offer | None:
     if question not in host.answers:
         # Where it is known already that there is no room, it does not matter what a quota lets it have.
-        room = host.answers.get(("space", question[0]), True)
-        found = _best(host, need, host.open_gpus(MODE_OF[need.isolation], need.sharing)) if room else None
+        found = _best(host, need) if host.answers.get(("space", question[0]), True) else None
         # Without the host: one that knew itself would stay in memory until a sweep.
         host.answers[question] = found and (found.rank, found.gpus, found.cut)
         return found
@@ -327,9 +326,9 @@ def offers_of(host: HostState, need: Need, states: Iterable[GpuState]) -> Iterat
         yield from every(host, need, states)
 
 
-def _best(host: HostState, need: Need, states: Sequence[GpuState] | None = None) -> Offer | None:
-    """``states``: only these GPUs; none others are open."""
-    return min(_FINDERS[need.isolation](host, need, host.gpus if states is None else states), key=_rank, default=None)
+def _best(host: HostState, need: Need) -> Offer | None:
+    able = host.open_gpus(MODE_OF[need.isolation], need.sharing)
+    return min(_FINDERS[need.isolation](host, need, able), key=_rank, default=None)
 
 
 def _rank(offer: Offer) -> Rank:

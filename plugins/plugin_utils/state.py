@@ -333,13 +333,10 @@ class HostState:
 
     def open_gpus(self, mode: Mode, sharing: Sharing) -> Sequence[GpuState]:
         """The GPUs on which something new of this mode could be, as far as can be told of all that might ask for it."""
-        asked = ("open", mode, sharing)
-        if asked not in self.answers:
-            self.answers[asked] = [
-                state for state in self.gpus if state.refusal(mode, sharing, told=False) is None and not state.full(mode)
-            ]
-        found: Sequence[GpuState] = self.answers[asked]
-        return found
+        return self.once(
+            ("open", mode, sharing),
+            lambda: [state for state in self.gpus if state.refusal(mode, sharing, told=False) is None and not state.full(mode)],
+        )
 
     def once(self, asked: object, found: Callable[[], T]) -> T:
         """What is found, and found again only after something has changed here."""
