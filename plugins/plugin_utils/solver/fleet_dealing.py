@@ -11,9 +11,10 @@ from functools import partial
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import shared_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import in_order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealer, Dealt
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY, Dealer, Dealt, joined
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_parting import parted
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetProblem, Row
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Cut, Patterned, cuts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
@@ -30,6 +31,8 @@ if t.TYPE_CHECKING:
 # than this part: what is nearly as good may be worse when all is done. Up to this part of a group the first patterns will do as well:
 # others seldom leave fewer. So will the first order, where so few of it had to be taken off again.
 FINE, BETTER, FAIR, FEW = 15, 0.6, 2e-3, 1e-2
+# A group whose hosts lack this part of what they may give, on the mean, is dealt to part by part.
+UNLIKE = 0.01
 # From so many replicas on they are dealt by two processes.
 MANY = 5_000
 
@@ -65,15 +68,18 @@ def seated(options: Options, relaxed: Patterned, amount: Ints) -> list[Seats]:
     return [Seats(options, number, all_dealt[number], codes[group.board]) for number, group in enumerate(options.groups)]
 
 
-def _dealt(options: Options, relaxed: Patterned, amount: t.Any, number: int) -> Dealt | None:
+def _dealt(options: Options, relaxed: Patterned, amount: t.Any, number: int) -> Dealt:
     """The replicas of a group on its hosts; of several ways the one after which fewest GPUs are open when all have a place.
 
     :param amount: replicas by option.
     """
     best: tuple[int, int] | None = None
-    found: Dealt | None = None
     group = options.groups[number]
     wanted = int(amount[options.group == number].sum())
+    if group.mixed and _too_unlike(options, relaxed, amount, number):
+        parts = _in_parts(options, relaxed, amount, number)
+        if parts is not None:
+            return parts
     for cut, enough in cuts(options, relaxed, amount, number):
         one, off = _in_an_order(options, number, amount, cut)
         # Whoever found no place takes a GPU that is not open yet; who was taken off, or finds no such GPU, will hardly be served.
@@ -85,6 +91,22 @@ def _dealt(options: Options, relaxed: Patterned, amount: t.Any, number: int) -> 
         if enough and short <= max(FINE, FAIR * wanted):
             break
     return found
+
+
+def _too_unlike(options: Options, relaxed: Patterned, amount: Ints, number: int) -> bool:
+    """Do hosts of a group lack much for what is dealt to them, while others of it have too much?"""
+    group = options.groups[number]
+    dealt = Dealer(options, number).deal(amount, *next(cuts(options, relaxed, amount, number))[0])
+    lack = numpy.minimum(dealt.left, 0.0) / numpy.maximum((group.cpus, group.ram), NEARLY)
+    return bool(-lack.sum() > UNLIKE * group.size)
+
+
+def _in_parts(options: Options, relaxed: Patterned, amount: Ints, number: int) -> Dealt | None:
+    """As :func:`_dealt`, part by part of a group whose hosts differ; None where that cannot be."""
+    one = parted(options, relaxed, amount, number)
+    if one is None:
+        return None
+    return joined([_dealt(one.options, one, one.amount, part) for part in range(len(one.hosts))], one.hosts, one.kinds)
 
 
 def _in_an_order(options: Options, number: int, amount: t.Any, cut: Cut) -> tuple[Dealt, int]:

@@ -11,6 +11,7 @@ where least is, and the last ones, near the mean, hardly matter. Then whole GPUs
 from __future__ import annotations
 
 import typing as t
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at
@@ -60,6 +61,27 @@ class Dealt:
     multi: Ints
     several: list[tuple[int, int]]
 
+    @property
+    def placed(self) -> int:
+        """Number of replicas."""
+        return len(self.klass) + len(self.several)
+
+
+def joined(parts: Sequence[Dealt], hosts: Sequence[Ints], kinds: Ints) -> Dealt:
+    """The parts of a group as one. ``hosts``: by part, the numbers of its hosts in the group; ``kinds``: by number of a class there, its
+    number here."""
+    order = numpy.argsort(numpy.concatenate(hosts))
+    several = [(int(kinds[klass]), int(mine[host])) for part, mine in zip(parts, hosts, strict=True) for klass, host in part.several]
+    return Dealt(
+        klass=kinds[numpy.concatenate([part.klass for part in parts])],
+        shape=numpy.concatenate([part.shape for part in parts]),
+        host=numpy.concatenate([mine[part.host] for part, mine in zip(parts, hosts, strict=True)]),
+        slots=numpy.concatenate([part.slots for part in parts])[order],
+        left=numpy.concatenate([part.left for part in parts])[order],
+        multi=numpy.concatenate([part.multi for part in parts])[order],
+        several=several,
+    )
+
 
 class _Tight(t.NamedTuple):
     """A class that needs nearly all that it may have of all hosts, or several that share a shape: the ``place`` (a shape) of a replica, the
@@ -82,7 +104,7 @@ class Dealer:
         self.group = options.groups[group]
         self.shapes = len(options.boards[self.group.board].shapes)
         size = self.group.size
-        self.left = numpy.tile(numpy.asarray([self.group.cpus, self.group.ram]), (size, 1))
+        self.left = self.group.rooms.copy()
         # Both resources in shares of a host, so that they can be added up; in :meth:`deal` the one of which much is left counts less.
         self.scale = 1.0 / numpy.maximum(numpy.asarray([self.group.cpus, self.group.ram]), NEARLY)
         self.open = numpy.full(size, self.group.gpus, dtype=numpy.int64)

@@ -14,7 +14,8 @@ import typing as t
 from collections import defaultdict
 from dataclasses import replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import UNLIMITED, Group, Options
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_groups import Group
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import UNLIMITED, Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A fleet's problem as arrays in canonical order: groups of equal hosts, and the options of each class (a group and a shape there).
+"""A fleet's problem as arrays in canonical order: groups of hosts, and the options of each class (a group and a shape there).
 
 Nothing below this file knows a name. Hosts are ordered by what they are and only then by name; so are classes by key.
 """
@@ -9,11 +9,13 @@ Nothing below this file knows a name. Hosts are ordered by what they are and onl
 from __future__ import annotations
 
 import typing as t
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, thousandths
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetHost, FleetProblem, FleetQuota
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_groups import GIB, Group, alike, group_of, usable
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetProblem, FleetQuota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
@@ -23,26 +25,11 @@ if t.TYPE_CHECKING:
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
 
-GIB = 1024
 MOST_AT_ONCE, AT_ONCE_TO_SPARE = 128, 2.0
+# More replicas on a GPU than it has places for.
+MOST_ON_GPU = 64
 # More replicas than any host has places for.
 UNLIMITED = 2**40
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Equal hosts: ``board`` is the number of their kind of GPU; each has ``gpus`` of them and may give ``cpus`` and ``ram`` (GiB)."""
-
-    board: int
-    gpus: int
-    cpus: float
-    ram: float
-    hosts: tuple[FleetHost, ...]
-
-    @property
-    def size(self) -> int:
-        """Number of hosts."""
-        return len(self.hosts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,64 +72,64 @@ class Options:
         return sorted(set(self.priority.tolist()), reverse=True)
 
 
-Kind = tuple[t.Any, ...]
-
-
-def options_of(problem: FleetProblem, *, up: bool = True, alone: bool = False) -> Options:
+def options_of(problem: FleetProblem, *, up: bool = True, alone: bool = False, mixed: bool = False) -> Options:
     """The arrays of a problem. ``up``: sizes on shared GPUs that must be rounded are rounded up, so that what is planned fits; else down,
-    for a bound. ``alone``: every host is a group of its own, so that nothing is lost by adding hosts up.
+    for a bound. ``alone``: every host is a group of its own, so that nothing is lost by adding hosts up. ``mixed``: hosts that differ in
+    CPU and RAM may be one group where there would be more groups than a program can have.
     """
     classes = tuple(sorted(problem.classes, key=lambda one: one.key))
     models = {model.name: model for model in problem.models}
     sizes = [(max(1, one.memory_mib), thousandths(one.compute)) for one in classes if one.isolation == "shared"]
-    boards: dict[Kind, Board] = {}
-    kinds: dict[Kind, list[FleetHost]] = {}
-    for host in problem.hosts:
-        if host.gpus:
-            kinds.setdefault(_kind(host), []).append(host)
+    boards: dict[tuple[t.Any, ...], Board] = {}
     groups: list[Group] = []
-    for kind in sorted(kinds):
-        key = (kind[0], *kind[4:])
+    for hosts in alike(usable(problem.hosts, classes), mixed=mixed):
+        one = hosts[0]
+        key = (one.model, tuple(sorted(one.modes)), one.clients, one.reserve_mib)
         if key not in boards:
-            boards[key] = Board(models[kind[0]], kind[4], kind[5], kind[6])
+            boards[key] = Board(models[one.model], *key[1:])
             boards[key].divide(sizes, up=up)
         number = list(boards).index(key)
-        hosts = tuple(sorted(kinds[kind], key=lambda host: host.name))
-        for part in [(host,) for host in hosts] if alone else [hosts]:
-            groups.append(Group(number, kind[1], kind[2], kind[3] / GIB, part))
-    return _arrays(problem, classes, tuple(boards.values()), tuple(groups))
+        groups += [group_of(number, each) for each in ([[host] for host in hosts] if alone else [hosts])]
+    found = _arrays(problem.quotas, classes, tuple(boards.values()), tuple(groups))
+    for board in boards.values():
+        board.at_once = _at_once(board, classes)
+    return found
 
 
-def _kind(host: FleetHost) -> Kind:
-    """What makes hosts equal."""
-    return (host.model, host.gpus, host.cpus, host.ram_mib, tuple(sorted(host.modes)), host.clients, host.reserve_mib)
+def with_groups(options: Options, groups: Sequence[Group]) -> Options:
+    """The same classes, boards and quotas, and these groups of hosts."""
+    return _arrays(options.quotas, options.classes, options.boards, tuple(groups))
 
 
-def _most(one: FleetClass, group: Group) -> tuple[int, int]:
-    """The most replicas of a class (on one host, in a whole group) that GPUs, CPU, RAM and spread allow, whatever else is there."""
-    here = group.gpus * 64 if one.isolation != "exclusive" else group.gpus // one.count
-    if one.cpus > 0:
-        here = min(here, int(group.cpus / one.cpus + 1e-9))
-    if one.ram_mib > 0:
-        here = min(here, int(group.ram * GIB / one.ram_mib + 1e-9))
-    if one.max_per_host is not None:
-        here = min(here, one.max_per_host)
-    return here, min(one.replicas, here * group.size)
+def _most(classes: tuple[FleetClass, ...], group: Group) -> list[int]:
+    """By class, the most replicas in a group that GPUs, CPU, RAM and spread allow, whatever else is there."""
+    rooms, hosts = numpy.unique(group.rooms, axis=0, return_counts=True)
+    needs = numpy.asarray([(one.cpus, one.ram_mib / GIB) for one in classes], dtype=float).reshape(-1, 2)
+    limits = [
+        (group.gpus * MOST_ON_GPU if one.isolation != "exclusive" else group.gpus // one.count, _unlimited(one.max_per_host))
+        for one in classes
+    ]
+    most = numpy.asarray(limits, dtype=numpy.int64).reshape(-1, 2).min(axis=1)
+    found = numpy.zeros(len(classes), dtype=numpy.int64)
+    for room, number in zip(rooms, hosts.tolist(), strict=True):
+        with numpy.errstate(divide="ignore", invalid="ignore"):
+            here = numpy.where(needs > 0, numpy.floor(room / needs + 1e-9), numpy.inf).min(axis=1)
+        found += numpy.minimum(most, here).astype(numpy.int64) * number
+    return [min(one.replicas, most) for one, most in zip(classes, found.tolist(), strict=True)]
 
 
-def _arrays(problem: FleetProblem, classes: tuple[FleetClass, ...], boards: tuple[Board, ...], groups: tuple[Group, ...]) -> Options:
-    quotas = tuple(sorted(problem.quotas, key=lambda quota: quota.team))
+def _arrays(given: Sequence[FleetQuota], classes: tuple[FleetClass, ...], boards: tuple[Board, ...], groups: tuple[Group, ...]) -> Options:
+    quotas = tuple(sorted(given, key=lambda quota: quota.team))
     team = {quota.team: number for number, quota in enumerate(quotas)}
     rows: list[tuple[int, int, int, int, float, float]] = []
+    able = [_most(classes, group) for group in groups]
     for number, one in enumerate(classes):
         shapes = [board.shapes_for(one) for board in boards]
         for place, group in enumerate(groups):
-            most = _most(one, group)[1] if shapes[group.board] else 0
+            most = able[place][number] if shapes[group.board] else 0
             for shape in shapes[group.board] if most else ():
                 taken = boards[group.board].shapes[shape]
                 rows.append((number, place, shape, most, float(-(-taken.mib // GIB) * one.count), taken.worth * one.count))
-    for board in boards:
-        board.at_once = _at_once(board, classes)
     columns = list(zip(*rows, strict=True)) if rows else [()] * 6
     infinite = float("inf")
     return Options(

@@ -82,7 +82,8 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
     if not found:
         held = {}
         for level in levels:
-            rounding.serve(level, held)
+            if rounding.served(level) < int(rounding.hoped(level) + NEARLY):
+                rounding.serve(level, held)
             held[level] = rounding.served(level)
     return rounding.best
 
@@ -130,7 +131,7 @@ class _Rounding:
 
     def served(self, level: int) -> int:
         """How many replicas of a priority have their place in whole numbers."""
-        return int(self.best[self.priority == level].sum())
+        return self._of(self.best, level)
 
     def hoped(self, level: int) -> float:
         """How many replicas of a priority the linear program's solution serves, broken ones."""
@@ -139,16 +140,31 @@ class _Rounding:
     def serve(self, level: int, held: dict[int, int]) -> bool:
         """As many of a priority as can be, while as many of those before as ``held`` says are served. Were such numbers found?"""
         near = self._near(level, held)
-        wanted = self.hoped(level)
+        wanted, least = self.hoped(level), self.served(level)
         last = level == self.options.levels[-1]
         loose, many = max(1.1, LOOSE * wanted) if last else 1e-6, last and wanted >= MANY
+        quick, brief = Limits(absolute=loose, nodes=NODES, plain=True, once=True), Limits(absolute=loose, nodes=NODES, brief=True)
+        found: list[Ints] = []
+        # The quick way sometimes finds fewer than all numbers rounded down.
+        for limits in (quick, brief) if many else (brief,):
+            if not found or self._of(found[-1], level) < least:
+                found += self._found(near, limits)
+        self.best = max(found, key=lambda each: self._of(each, level), default=self.best)
+        return bool(found)
+
+    def _found(self, near: _Near, limits: Limits) -> list[Ints]:
+        """Whole numbers by option; none where none is found within the limits."""
         try:
-            found = near.program.solve(Limits(absolute=loose, nodes=NODES, brief=not many, plain=many, once=many))
+            outcome = near.program.solve(limits)
         except SolverError:
-            # Not found within the limits.
-            return False
-        self.best[self.chosen] = numpy.round(found.values[near.columns]).astype(numpy.int64)
-        return True
+            return []
+        found = self.best.copy()
+        found[self.chosen] = numpy.round(outcome.values[near.columns]).astype(numpy.int64)
+        return [found]
+
+    def _of(self, amount: Ints, level: int) -> int:
+        """The replicas of a priority."""
+        return int(amount[self.priority == level].sum())
 
     def serve_by_teams(self, level: int, held: dict[int, int], price: float) -> bool:
         """As :meth:`serve` with the last priority, but a replica is worth no more GPUs than ``price``, and team by team."""

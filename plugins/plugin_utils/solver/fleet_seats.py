@@ -14,7 +14,8 @@ from functools import cached_property
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at, in_order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY, Dealt
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Group, Options
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_groups import Group
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Room:
         self.memory = numpy.zeros(shape, dtype=numpy.int64)
         self.compute = numpy.zeros(shape, dtype=numpy.int64)
         self.clients = numpy.zeros(shape, dtype=numpy.int64)
-        self.left = numpy.tile(numpy.asarray([group.cpus, group.ram]), (group.size, 1))
+        self.left = group.rooms.copy()
         self.sizes = numpy.asarray(
             [(kind.memory, kind.compute, kind.mode == "shared") for kind in board.shapes], dtype=numpy.int64
         ).reshape(-1, 3)

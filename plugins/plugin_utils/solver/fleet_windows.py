@@ -175,7 +175,7 @@ class _Window:
         for klass, columns in by_class.items():
             if len(columns) > 1:
                 program.at_most(float(options.per_host[klass]), columns)
-        for store, room in zip(needs, (group.cpus, group.ram), strict=True):
+        for store, room in zip(needs, group.rooms[where[1]].tolist(), strict=True):
             program.at_most(room, store)
         self._gpus(one, supply)
         return one

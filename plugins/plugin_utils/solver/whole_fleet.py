@@ -58,7 +58,7 @@ def _objective(answer: FleetAnswer) -> tuple[int, ...]:
 
 def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
     """The plan from one look at the fleet: equal hosts as groups, or each host ``alone``."""
-    options = options_of(problem, alone=alone)
+    options = options_of(problem, alone=alone, mixed=True)
     program = fleet_program(options)
     relaxed = program.solve(partial(reachable, options))
     exact = all(board.exact for board in options.boards)
@@ -77,7 +77,7 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
         if not exact or not _holds(relaxed, served):
             # Sizes had to be rounded up, or fewer are served than the later stages held. Bounds that are true come from a program with
             # sizes rounded down that holds what is served.
-            program = fleet_program(options_of(problem, up=False, alone=alone))
+            program = fleet_program(options_of(problem, up=False, alone=alone, mixed=True))
             relaxed, fewest = program.solve(lambda _relaxed, level, _held: served[level]), None
         if fewest is None or not _tells(fewest, served):
             again = beside.submit(program.fewest_gpus, served)

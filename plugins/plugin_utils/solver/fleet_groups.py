@@ -1,0 +1,133 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The hosts of a fleet as groups that are alike: equal ones, or such as differ in CPU and RAM where there would be too many groups."""
+
+from __future__ import annotations
+
+import math
+import typing as t
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetHost
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
+
+if t.TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+GIB = 1024
+# Groups that a program may have; the parts of one of them, and how far apart hosts must be to be in several.
+MOST_GROUPS, MOST_PARTS, UNLIKE = 24, 4, 0.02
+# CPU is counted in millionths of a core where its common measure is sought.
+PARTS_OF_CORE = 1_000_000
+NEARLY = 1e-6
+Kind = tuple[t.Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Hosts that are alike: ``board`` is the number of their kind of GPU; each has ``gpus`` of them and may give ``cpus`` and ``ram``
+    (GiB), on the mean where they differ in these."""
+
+    board: int
+    gpus: int
+    cpus: float
+    ram: float
+    hosts: tuple[FleetHost, ...]
+
+    @cached_property
+    def rooms(self) -> Floats:
+        """What each host may give, shape (hosts, 2): CPU and RAM (GiB). Nobody writes to it."""
+        return numpy.asarray([(host.cpus, host.ram_mib / GIB) for host in self.hosts], dtype=float).reshape(-1, 2)
+
+    @property
+    def size(self) -> int:
+        """Number of hosts."""
+        return len(self.hosts)
+
+    @property
+    def mixed(self) -> bool:
+        """Do its hosts differ?"""
+        return bool((self.rooms != self.rooms[:1]).any())
+
+    def parts(self) -> list[Group]:
+        """Its hosts by groups that differ less, or not at all."""
+        return [group_of(self.board, hosts) for hosts in _bunches(_kinds(self.hosts), MOST_PARTS, UNLIKE)]
+
+
+def group_of(board: int, hosts: Sequence[FleetHost]) -> Group:
+    """A group of these; ``board``: the number of their kind of GPU."""
+    cpus, ram = numpy.mean([(host.cpus, host.ram_mib / GIB) for host in hosts], axis=0).tolist()
+    return Group(board, hosts[0].gpus, cpus, ram, tuple(hosts))
+
+
+def alike(hosts: Sequence[FleetHost], *, mixed: bool) -> list[list[FleetHost]]:
+    """Those with GPUs, equal ones together, in canonical order. ``mixed``: where that are more than a program may have, those together that
+    differ least in CPU and RAM."""
+    kinds = _kinds(sorted((host for host in hosts if host.gpus), key=lambda host: host.name))
+    if mixed and len(kinds) > MOST_GROUPS:
+        return _bunches(kinds, MOST_GROUPS)
+    return [kinds[kind] for kind in sorted(kinds)]
+
+
+def usable(hosts: Sequence[FleetHost], classes: Sequence[FleetClass]) -> list[FleetHost]:
+    """The hosts with no more CPU and RAM than replicas can have of them: of half cores and whole GiB there are only so many.
+
+    Without it a program would count on what is left over of each host, and hosts would differ that are equal.
+    """
+    core = math.gcd(*(round(one.cpus * PARTS_OF_CORE) for one in classes))
+    mib = math.gcd(*(one.ram_mib for one in classes))
+    found = []
+    for host in hosts:
+        cpus = math.floor(host.cpus * PARTS_OF_CORE + 0.5) // core * core / PARTS_OF_CORE if core else 0.0
+        found.append(replace(host, cpus=cpus, ram_mib=host.ram_mib // mib * mib if mib else 0))
+    return found
+
+
+def _kinds(hosts: Sequence[FleetHost]) -> dict[Kind, list[FleetHost]]:
+    found: dict[Kind, list[FleetHost]] = {}
+    for host in hosts:
+        kind = (host.model, host.gpus, host.cpus, host.ram_mib, tuple(sorted(host.modes)), host.clients, host.reserve_mib)
+        found.setdefault(kind, []).append(host)
+    return found
+
+
+def _bunches(kinds: Mapping[Kind, Sequence[FleetHost]], most: int, unlike: float = 0.0) -> list[list[FleetHost]]:
+    """The hosts in at most so many bunches, or as few as can be; in order. Those of one differ in CPU and RAM alone. Of those that are more
+    than ``unlike`` apart, the one with most GPUs that far apart is cut in two while there may be more."""
+    apart: dict[Kind, list[Kind]] = {}
+    for kind in sorted(kinds):
+        apart.setdefault((*kind[:2], *kind[4:]), []).append(kind)
+    found = [_cut(kinds, bunch) for bunch in apart.values()]
+    while len(found) < most:
+        widest = max((each for each in found if each.apart > unlike), key=lambda each: each.apart * each.gpus, default=None)
+        if widest is None:
+            break
+        found.remove(widest)
+        found += [_cut(kinds, part) for part in (widest.low, widest.high)]
+    return [[host for kind in bunch for host in kinds[kind]] for bunch in sorted(each.kinds for each in found)]
+
+
+class _Bunch(t.NamedTuple):
+    """Kinds of hosts, their GPUs, how far they are ``apart`` (mean of squares, in parts of the mean), and two parts that are less so."""
+
+    kinds: list[Kind]
+    gpus: float
+    apart: float
+    low: list[Kind]
+    high: list[Kind]
+
+
+def _cut(kinds: Mapping[Kind, Sequence[FleetHost]], bunch: list[Kind]) -> _Bunch:
+    rooms = numpy.asarray([kind[2:4] for kind in bunch], dtype=float)
+    gpus = numpy.asarray([len(kinds[kind]) * kind[1] for kind in bunch], dtype=float)
+    mean = gpus @ rooms / gpus.sum()
+    apart = gpus @ (rooms / numpy.maximum(mean, NEARLY) - 1) ** 2 / gpus.sum() if len(bunch) > 1 else numpy.zeros(2)
+    which = int(apart.argmax())
+    low = [kind for kind, room in zip(bunch, rooms[:, which].tolist(), strict=True) if room < mean[which]]
+    return _Bunch(bunch, float(gpus.sum()), float(apart.sum()), low, [kind for kind in bunch if kind not in low])
