@@ -42,15 +42,6 @@ def needing(cpus: float, ram_mib: int) -> FleetClass:
     return FleetClass(f"{cpus}-{ram_mib}", "lin", 1, 1, "slice", 9 * GIB, cpus=cpus, ram_mib=ram_mib)
 
 
-def all_different(gpus: int, classes: int, seed: int, unlike: float) -> Problem:
-    """Hardly two hosts with the same CPU and RAM: up to this part more or less than in the world."""
-    chance, asked = random.Random(seed), world(gpus, classes, seed)
-    for one in asked["hosts"]:
-        one["cpus"] = round(one["cpus"] * chance.uniform(1 - unlike, 1 + unlike))
-        one["ram_mib"] = int(one["ram_mib"] * chance.uniform(1 - unlike, 1 + unlike))
-    return asked
-
-
 def test_what_nobody_can_use_does_not_tell_hosts_apart() -> None:
     """Of 515,623 MiB, replicas that need whole GiB can have 503, and of 63.8 cores in halves 63.5."""
     asked = [needing(0.5, 2 * GIB), needing(1.5, 3 * GIB)]
@@ -77,18 +68,23 @@ def test_few_kinds_are_groups_of_equal_hosts_whatever_their_order() -> None:
     assert alike(random.Random(0).sample(hosts, len(hosts)), mixed=True) == found == alike(hosts, mixed=False)
 
 
-def test_of_many_kinds_those_are_together_that_differ_least() -> None:
-    """Three far apart, each with thirty near to it: no group has hosts of two of them, and boards are never mixed."""
+def test_of_many_kinds_those_are_together_that_are_near() -> None:
+    """Three far apart, each with thirty near to it: they are three groups, and boards are never mixed."""
     hosts = [host(100 * far + near, 10 * 4**far + near / 100) for far in range(3) for near in range(30)]
     hosts += [host(900 + near, 64 + near, model="h100-80") for near in range(5)]
     found = alike(hosts, mixed=True)
-    assert len(found) == fleet_groups.MOST_GROUPS
-    assert sorted(one.name for each in found for one in each) == sorted(one.name for one in hosts)
+    assert sorted((len(each), len({one.model for one in each})) for each in found) == [(5, 1), (30, 1), (30, 1), (30, 1)]
     for each in found:
-        assert len({one.model for one in each}) == 1
         assert max(one.cpus for one in each) < 2 * min(one.cpus for one in each)
     assert alike(random.Random(0).sample(hosts, len(hosts)), mixed=True) == found
     assert len(alike(hosts, mixed=False)) == len(hosts)
+
+
+def test_there_are_no_more_groups_than_a_program_may_have() -> None:
+    hosts = [host(number, 2.0**number) for number in range(2 * fleet_groups.MOST_GROUPS)]
+    found = alike(hosts, mixed=True)
+    assert len(found) == fleet_groups.MOST_GROUPS
+    assert sorted(one.name for each in found for one in each) == [one.name for one in hosts]
 
 
 def test_more_kinds_of_gpus_than_groups_are_groups_all_the_same() -> None:
@@ -143,9 +139,9 @@ def test_parts_of_a_group_are_put_back_where_their_hosts_are() -> None:
 @pytest.mark.parametrize(("unlike", "seed"), [(0.02, 3), (0.25, 1), (0.6, 2)])
 def test_a_fleet_of_hosts_that_all_differ_is_planned_in_few_groups(unlike: float, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever they differ by, no host has too much; and the first priorities lose next to nothing."""
-    asked = all_different(600, 50, seed, unlike)
+    asked = world(600, 50, seed, unlike=unlike)
     options = options_of(read_problem(asked), mixed=True)
-    assert len(options.groups) == fleet_groups.MOST_GROUPS
+    assert len(options.groups) <= fleet_groups.MOST_GROUPS
     assert len(options_of(read_problem(asked)).groups) > 2 * fleet_groups.MOST_GROUPS
     parts, of = list[bool](), fleet_dealing._in_parts
 
@@ -166,7 +162,7 @@ def test_a_fleet_of_hosts_that_all_differ_is_planned_in_few_groups(unlike: float
 
 
 def test_the_order_of_hosts_that_differ_changes_nothing() -> None:
-    asked = all_different(400, 30, 4, 0.4)
+    asked = world(400, 30, 4, unlike=0.4)
     plain = plan_whole_fleet(read_problem(asked)).rows
     shuffled = {**asked, "hosts": random.Random(0).sample(asked["hosts"], len(asked["hosts"]))}
     assert plan_whole_fleet(read_problem(shuffled)).rows == plain

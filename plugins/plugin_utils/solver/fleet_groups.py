@@ -21,8 +21,11 @@ if t.TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 GIB = 1024
-# Groups that a program may have; the parts of one of them, and how far apart hosts must be to be in several.
-MOST_GROUPS, MOST_PARTS, UNLIKE = 24, 4, 0.02
+# Groups that a program may have. Where there would be more, hosts are in several only if they are so far apart on the mean (squares, in
+# parts of the mean): what is heavy finds the hosts with much. The program is smaller then, and loses nothing.
+MOST_GROUPS, APART = 24, 0.06
+# The same of the parts of a group for which that did not do.
+MOST_PARTS, UNLIKE = 4, 0.02
 # CPU is counted in millionths of a core where its common measure is sought.
 PARTS_OF_CORE = 1_000_000
 NEARLY = 1e-6
@@ -67,11 +70,11 @@ def group_of(board: int, hosts: Sequence[FleetHost]) -> Group:
 
 
 def alike(hosts: Sequence[FleetHost], *, mixed: bool) -> list[list[FleetHost]]:
-    """Those with GPUs, equal ones together, in canonical order. ``mixed``: where that are more than a program may have, those together that
-    differ least in CPU and RAM."""
+    """Those with GPUs, equal ones together, in canonical order. ``mixed``: where that are more groups than a program may have, those
+    together that are near to each other in CPU and RAM."""
     kinds = _kinds(sorted((host for host in hosts if host.gpus), key=lambda host: host.name))
     if mixed and len(kinds) > MOST_GROUPS:
-        return _bunches(kinds, MOST_GROUPS)
+        return _bunches(kinds, MOST_GROUPS, APART)
     return [kinds[kind] for kind in sorted(kinds)]
 
 
@@ -97,7 +100,7 @@ def _kinds(hosts: Sequence[FleetHost]) -> dict[Kind, list[FleetHost]]:
     return found
 
 
-def _bunches(kinds: Mapping[Kind, Sequence[FleetHost]], most: int, unlike: float = 0.0) -> list[list[FleetHost]]:
+def _bunches(kinds: Mapping[Kind, Sequence[FleetHost]], most: int, unlike: float) -> list[list[FleetHost]]:
     """The hosts in at most so many bunches, or as few as can be; in order. Those of one differ in CPU and RAM alone. Of those that are more
     than ``unlike`` apart, the one with most GPUs that far apart is cut in two while there may be more."""
     apart: dict[Kind, list[Kind]] = {}

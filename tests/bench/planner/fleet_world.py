@@ -182,13 +182,14 @@ def _size(one: dict[str, t.Any], capacity: dict[str, int]) -> float:
     return min(found, default=0.0)
 
 
-def world(gpus: int, classes: int, seed: int, load: float = LOAD, *, harsh: bool = False) -> dict[str, t.Any]:
+def world(gpus: int, classes: int, seed: int, load: float = LOAD, *, harsh: bool = False, unlike: float = 0.0) -> dict[str, t.Any]:
     """A whole problem: ``models``, ``hosts``, ``classes`` and ``quotas``, lists of plain dicts. ``load``: demand over capacity.
 
-    ``harsh``: the tightest quotas do not even hold what their team asks for with the highest priority.
+    ``harsh``: the tightest quotas do not even hold what their team asks for with the highest priority. ``unlike``: each host has up to this
+    part of its CPU and RAM more or less, in whole cores and MiB, so that no two are equal.
     """
     rng = random.Random(seed)
-    machines = hosts(gpus)
+    machines = _different(hosts(gpus), seed, unlike) if unlike else hosts(gpus)
     capacity: dict[str, int] = {}
     for host in machines:
         capacity[host["model"]] = capacity.get(host["model"], 0) + host["gpus"]
@@ -208,6 +209,15 @@ def world(gpus: int, classes: int, seed: int, load: float = LOAD, *, harsh: bool
         tight = rng.choices(((0.15, 0.35) if harsh else (0.35, 0.6), (0.6, 1.0), (1.1, 2.0)), (15, 30, 55))[0]
         quotas.append({"team": team, "memory_mib": int(memory * rng.uniform(*tight)) + 16 * GIB})
     return {"models": models(), "hosts": machines, "classes": asked, "quotas": quotas}
+
+
+def _different(machines: list[dict[str, t.Any]], seed: int, unlike: float) -> list[dict[str, t.Any]]:
+    chance = random.Random(seed)
+    parts = [(chance.uniform(1 - unlike, 1 + unlike), chance.uniform(1 - unlike, 1 + unlike)) for _host in machines]
+    return [
+        {**host, "cpus": round(host["cpus"] * cpus), "ram_mib": int(host["ram_mib"] * ram)}
+        for host, (cpus, ram) in zip(machines, parts, strict=True)
+    ]
 
 
 def doubled(problem: dict[str, t.Any]) -> dict[str, t.Any]:

@@ -30,6 +30,8 @@ FULL, QUICK = (100_000, 2_000), (5_000, 300)
 SMALL = ((1, 2), (2, 3), (10, 12), (200, 200))
 # Demand beyond this is not asked of the checker of waiting replicas, which looks at every pair of class and host.
 WAITING_CHECKED = 1_000
+# In one case each host has up to this part of its CPU and RAM more or less.
+UNLIKE = 0.1
 # So many percent less than twice as much of the first priority that differs may be served by twice the fleet.
 TWICE = 0.1
 
@@ -58,9 +60,9 @@ def greedy(problem: dict[str, t.Any]) -> dict[str, t.Any]:
     return {"rows": first_fit(problem)}
 
 
-def case(gpus: int, classes: int, seed: int, *, load: float = LOAD, harsh: bool = False, baseline: bool = False) -> dict[str, t.Any]:
-    """Figures of one problem; ``load`` and ``harsh``: of its :func:`world`."""
-    problem = world(gpus, classes, seed, load, harsh=harsh)
+def case(gpus: int, classes: int, seed: int, *, baseline: bool = False, **kind: t.Any) -> dict[str, t.Any]:
+    """Figures of one problem; ``kind``: of its :func:`world`."""
+    problem = world(gpus, classes, seed, **kind)
     run = cold("planner.whole_fleet", "solve", problem)
     answer = run.answer
     rows = answer["rows"]
@@ -81,6 +83,7 @@ def case(gpus: int, classes: int, seed: int, *, load: float = LOAD, harsh: bool 
         "classes": len(problem["classes"]),
         "asked": sum(one["replicas"] for one in problem["classes"]),
         "seed": seed,
+        **kind,
         **run.figures,
         "served": {str(level): number for level, number in told.items()},
         "bound": {str(level): round(number, 2) for level, number in answer["bound"].items()},
@@ -107,9 +110,9 @@ def _vector(figures: dict[str, t.Any]) -> tuple[float, ...]:
     return (*(figures["served"][level] for level in sorted(figures["served"], reverse=True)), -figures["opened"])
 
 
-def metamorphic(gpus: int, classes: int, seed: int, *, load: float = LOAD, harsh: bool = False) -> dict[str, t.Any]:
-    """Order and names of the input, the doubled fleet, five runs."""
-    problem = world(gpus, classes, seed, load, harsh=harsh)
+def metamorphic(gpus: int, classes: int, seed: int, **kind: t.Any) -> dict[str, t.Any]:
+    """Order and names of the input, the doubled fleet, five runs; ``kind``: of the :func:`world`."""
+    problem = world(gpus, classes, seed, **kind)
     plain = cold("planner.whole_fleet", "solve", problem).answer
     wrong = []
     shuffled = {
@@ -146,9 +149,10 @@ def _more(twice: int, once: int) -> float:
 
 
 def measure(quick: bool) -> dict[str, t.Any]:
-    """All cases. ``quick``: one of 5,000 GPUs, and the small ones."""
+    """All cases. ``quick``: two of 5,000 GPUs, and the small ones."""
     (gpus, classes), seeds = (QUICK, (1,)) if quick else (FULL, (1, 2, 3, 4, 5))
     cases = [case(gpus, classes, seed, baseline=seed == 1) for seed in seeds]
+    cases.append(case(gpus, classes, 1, unlike=UNLIKE))
     small = [case(*size, seed) for size in SMALL for seed in ((1,) if quick else (1, 2, 3))]
     found: dict[str, t.Any] = {"cases": cases, "small": small, "metamorphic": metamorphic(*((300, 60) if quick else QUICK), 1)}
     found["violations"] = [line for each in (*cases, *small, found["metamorphic"]) for line in each["violations"]]
@@ -162,12 +166,13 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, action="append")
     parser.add_argument("--load", type=float, default=LOAD, help="what is asked for, in parts of what the fleet holds")
     parser.add_argument("--harsh", action="store_true", help="quotas that do not hold all of the first priority")
+    parser.add_argument("--unlike", type=float, default=0.0, help="each host has up to this part of its CPU and RAM more or less")
     parser.add_argument("--baseline", action="store_true", help="beside it, first fit")
     parser.add_argument("--metamorphic", action="store_true", help="what must not matter, or only help, in place of figures")
     given = parser.parse_args()
+    asked = {"load": given.load, "harsh": given.harsh, "unlike": given.unlike}
     for number in given.seed or [1]:
         if given.metamorphic:
-            print(json.dumps(metamorphic(given.gpus, given.classes, number, load=given.load, harsh=given.harsh)), flush=True)
+            print(json.dumps(metamorphic(given.gpus, given.classes, number, **asked)), flush=True)
         else:
-            figures = case(given.gpus, given.classes, number, load=given.load, harsh=given.harsh, baseline=given.baseline)
-            print(json.dumps(figures), flush=True)
+            print(json.dumps(case(given.gpus, given.classes, number, baseline=given.baseline, **asked)), flush=True)
