@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import typing as t
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -26,8 +26,8 @@ GIB = 1024
 MOST_GROUPS, APART = 24, 0.06
 # The same of the parts of a group for which that did not do.
 MOST_PARTS, UNLIKE = 4, 0.02
-# CPU is counted in millionths of a core where its common measure is sought.
-PARTS_OF_CORE = 1_000_000
+# CPU and RAM are counted in millionths where their common measures are sought.
+PARTS = 1_000_000
 NEARLY = 1e-6
 Kind = tuple[t.Any, ...]
 
@@ -83,13 +83,20 @@ def usable(hosts: Sequence[FleetHost], classes: Sequence[FleetClass]) -> list[Fl
 
     Without it a program would count on what is left over of each host, and hosts would differ that are equal.
     """
-    core = math.gcd(*(round(one.cpus * PARTS_OF_CORE) for one in classes))
-    mib = math.gcd(*(one.ram_mib for one in classes))
-    found = []
-    for host in hosts:
-        cpus = math.floor(host.cpus * PARTS_OF_CORE + 0.5) // core * core / PARTS_OF_CORE if core else 0.0
-        found.append(replace(host, cpus=cpus, ram_mib=host.ram_mib // mib * mib if mib else 0))
-    return found
+    core, mib = _measure(one.cpus for one in classes), _measure(one.ram_mib for one in classes)
+    return [replace(host, cpus=_multiple(host.cpus, core), ram_mib=int(_multiple(host.ram_mib, mib))) for host in hosts]
+
+
+def _measure(needs: Iterable[float]) -> int:
+    """What all of these are multiples of (in PARTS)."""
+    return math.gcd(*(round(need * PARTS) for need in needs))
+
+
+def _multiple(room: float, measure: int) -> float:
+    """The greatest multiple of this measure (in PARTS) that is no more than the room; 0 where nobody asks for any of it."""
+    if not measure or math.isinf(room):
+        return room if measure else 0.0
+    return math.floor(room * PARTS + 0.5) // measure * measure / PARTS
 
 
 def _kinds(hosts: Sequence[FleetHost]) -> dict[Kind, list[FleetHost]]:

@@ -115,7 +115,7 @@ def _most(classes: tuple[FleetClass, ...], group: Group) -> list[int]:
         with numpy.errstate(divide="ignore", invalid="ignore"):
             here = numpy.where(needs > 0, numpy.floor(room / needs + 1e-9), numpy.inf).min(axis=1)
         found += numpy.minimum(most, here).astype(numpy.int64) * number
-    return [min(one.replicas, most) for one, most in zip(classes, found.tolist(), strict=True)]
+    return [min(one.replicas, number) for one, number in zip(classes, found.tolist(), strict=True)]
 
 
 def _arrays(given: Sequence[FleetQuota], classes: tuple[FleetClass, ...], boards: tuple[Board, ...], groups: tuple[Group, ...]) -> Options:
