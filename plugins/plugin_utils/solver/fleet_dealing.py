@@ -13,6 +13,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY, Dealer, Dealt, joined
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_groups import Group
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_parting import parted
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetProblem, Row
@@ -76,14 +77,15 @@ def _dealt(options: Options, relaxed: Patterned, amount: t.Any, number: int) -> 
     best: tuple[int, int] | None = None
     group = options.groups[number]
     wanted = int(amount[options.group == number].sum())
-    if group.mixed and _too_unlike(options, relaxed, amount, number):
-        parts = _in_parts(options, relaxed, amount, number)
-        if parts is not None:
-            return parts
     for cut, enough in cuts(options, relaxed, amount, number):
-        one, off = _in_an_order(options, number, amount, cut)
+        first = Dealer(options, number).deal(amount, *cut)
+        if best is None and group.mixed and _too_unlike(group, first):
+            parts = _in_parts(options, relaxed, amount, number)
+            if parts is not None:
+                return parts
+        one, off = _in_an_order(options, number, amount, cut, first)
         # Whoever found no place takes a GPU that is not open yet; who was taken off, or finds no such GPU, will hardly be served.
-        short = wanted - off - len(one.klass) - len(one.several)
+        short = wanted - off - one.placed
         opened = int(cut.boards.sum()) + short
         cost = off + max(0, opened - group.size * group.gpus), opened
         if best is None or cost < best:
@@ -93,10 +95,8 @@ def _dealt(options: Options, relaxed: Patterned, amount: t.Any, number: int) -> 
     return found
 
 
-def _too_unlike(options: Options, relaxed: Patterned, amount: Ints, number: int) -> bool:
+def _too_unlike(group: Group, dealt: Dealt) -> bool:
     """Do hosts of a group lack much for what is dealt to them, while others of it have too much?"""
-    group = options.groups[number]
-    dealt = Dealer(options, number).deal(amount, *next(cuts(options, relaxed, amount, number))[0])
     lack = numpy.minimum(dealt.left, 0.0) / numpy.maximum((group.cpus, group.ram), NEARLY)
     return bool(-lack.sum() > UNLIKE * group.size)
 
@@ -109,16 +109,19 @@ def _in_parts(options: Options, relaxed: Patterned, amount: Ints, number: int) -
     return joined([_dealt(one.options, one, one.amount, part) for part in range(len(one.hosts))], one.hosts, one.kinds)
 
 
-def _in_an_order(options: Options, number: int, amount: t.Any, cut: Cut) -> tuple[Dealt, int]:
-    """(the replicas of a group on its hosts, how many were taken off again); in the order that leaves fewer without a place."""
+def _in_an_order(options: Options, number: int, amount: t.Any, cut: Cut, first: Dealt) -> tuple[Dealt, int]:
+    """(the replicas of a group on its hosts, how many were taken off again); in the order that leaves fewer without a place.
+
+    :param first: as they are dealt in the first order.
+    """
     wanted = int(amount[options.group == number].sum())
     best: tuple[int, Dealt, int] | None = None
     for many_first in (False, True):
-        one = Dealer(options, number).deal(amount, *cut, many_first=many_first)
-        placed = len(one.klass)
+        one = Dealer(options, number).deal(amount, *cut, many_first=True) if many_first else first
+        placed = one.placed
         exchange(options, one)
         take_off(options, one)
-        lack, off = wanted - len(one.klass) - len(one.several), placed - len(one.klass)
+        lack, off = wanted - one.placed, placed - one.placed
         if best is None or lack < BETTER * best[0]:
             best = lack, one, off
         # The few who were taken off, for lack of CPU or RAM, hardly fare better in the other order.

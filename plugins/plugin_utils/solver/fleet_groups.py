@@ -29,7 +29,18 @@ MOST_PARTS, UNLIKE = 4, 0.02
 # CPU and RAM are counted in millionths where their common measures are sought.
 PARTS = 1_000_000
 NEARLY = 1e-6
-Kind = tuple[t.Any, ...]
+
+
+class Kind(t.NamedTuple):
+    """What makes hosts equal."""
+
+    model: str
+    gpus: int
+    cpus: float
+    ram_mib: int
+    modes: tuple[str, ...]
+    clients: int
+    reserve_mib: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +113,7 @@ def _multiple(room: float, measure: int) -> float:
 def _kinds(hosts: Sequence[FleetHost]) -> dict[Kind, list[FleetHost]]:
     found: dict[Kind, list[FleetHost]] = {}
     for host in hosts:
-        kind = (host.model, host.gpus, host.cpus, host.ram_mib, tuple(sorted(host.modes)), host.clients, host.reserve_mib)
+        kind = Kind(host.model, host.gpus, host.cpus, host.ram_mib, tuple(sorted(host.modes)), host.clients, host.reserve_mib)
         found.setdefault(kind, []).append(host)
     return found
 
@@ -112,7 +123,7 @@ def _bunches(kinds: Mapping[Kind, Sequence[FleetHost]], most: int, unlike: float
     than ``unlike`` apart, the one with most GPUs that far apart is cut in two while there may be more."""
     apart: dict[Kind, list[Kind]] = {}
     for kind in sorted(kinds):
-        apart.setdefault((*kind[:2], *kind[4:]), []).append(kind)
+        apart.setdefault(kind._replace(cpus=0.0, ram_mib=0), []).append(kind)
     found = [_cut(kinds, bunch) for bunch in apart.values()]
     while len(found) < most:
         widest = max((each for each in found if each.apart > unlike), key=lambda each: each.apart * each.gpus, default=None)
@@ -134,10 +145,11 @@ class _Bunch(t.NamedTuple):
 
 
 def _cut(kinds: Mapping[Kind, Sequence[FleetHost]], bunch: list[Kind]) -> _Bunch:
-    rooms = numpy.asarray([kind[2:4] for kind in bunch], dtype=float)
-    gpus = numpy.asarray([len(kinds[kind]) * kind[1] for kind in bunch], dtype=float)
+    rooms = numpy.asarray([(kind.cpus, kind.ram_mib) for kind in bunch], dtype=float)
+    gpus = numpy.asarray([len(kinds[kind]) * kind.gpus for kind in bunch], dtype=float)
     mean = gpus @ rooms / gpus.sum()
     apart = gpus @ (rooms / numpy.maximum(mean, NEARLY) - 1) ** 2 / gpus.sum() if len(bunch) > 1 else numpy.zeros(2)
     which = int(apart.argmax())
-    low = [kind for kind, room in zip(bunch, rooms[:, which].tolist(), strict=True) if room < mean[which]]
-    return _Bunch(bunch, float(gpus.sum()), float(apart.sum()), low, [kind for kind in bunch if kind not in low])
+    low = (rooms[:, which] < mean[which]).tolist()
+    parts = ([kind for kind, mine in zip(bunch, low, strict=True) if mine is part] for part in (True, False))
+    return _Bunch(bunch, float(gpus.sum()), float(apart.sum()), *parts)

@@ -17,7 +17,7 @@ from functools import partial
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_groups import Group
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, with_groups
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import FleetProgram
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Patterned, reachable, rounded
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import NEARLY, Patterned, reachable, rounded
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, numpy
 
 if t.TYPE_CHECKING:
@@ -26,8 +26,6 @@ if t.TYPE_CHECKING:
 
     Ints = NDArray[np.int64]
     Floats = NDArray[np.float64]
-
-NEARLY = 1e-6
 
 
 class Parted(t.NamedTuple):

@@ -8,6 +8,7 @@ A vertex of the program has few broken numbers: only they, and the room that is 
 
 from __future__ import annotations
 
+import contextlib
 import typing as t
 from collections.abc import Iterator
 
@@ -16,7 +17,15 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import CALM, Relaxed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rows import Rows
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, Haste, by_teams
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, Session, SolverError, numpy
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import (
+    Limits,
+    NotFound,
+    Outcome,
+    Program,
+    Session,
+    SolverError,
+    numpy,
+)
 
 if t.TYPE_CHECKING:
     import numpy as np
@@ -146,17 +155,21 @@ class _Rounding:
         quick, brief = Limits(absolute=loose, nodes=NODES, plain=True, once=True), Limits(absolute=loose, nodes=NODES, brief=True)
         found: list[Ints] = []
         # The quick way sometimes finds fewer than all numbers rounded down.
-        for limits in (quick, brief) if many else (brief,):
-            if not found or self._of(found[-1], level) < least:
-                found += self._found(near, limits)
+        with contextlib.suppress(SolverError):  # there are none, whichever way they are sought
+            for limits in (quick, brief) if many else (brief,):
+                if not found or self._of(found[-1], level) < least:
+                    found += self._found(near, limits)
         self.best = max(found, key=lambda each: self._of(each, level), default=self.best)
         return bool(found)
 
     def _found(self, near: _Near, limits: Limits) -> list[Ints]:
-        """Whole numbers by option; none where none is found within the limits."""
+        """Whole numbers by option; none where none is found within the limits.
+
+        :raises SolverError: there are none.
+        """
         try:
             outcome = near.program.solve(limits)
-        except SolverError:
+        except NotFound:
             return []
         found = self.best.copy()
         found[self.chosen] = numpy.round(outcome.values[near.columns]).astype(numpy.int64)
