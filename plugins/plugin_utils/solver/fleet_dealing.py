@@ -11,9 +11,10 @@ from functools import partial
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import shared_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import in_order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY, Dealer, Dealt, joined
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import LITTLE, NEARLY, Dealer, Dealt, joined
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_groups import Group
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_halving import halved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_parting import parted
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetProblem, Row
@@ -36,6 +37,8 @@ FINE, BETTER, FAIR, FEW = 15, 0.6, 2e-3, 1e-2
 UNLIKE = 0.01
 # From so many replicas on they are dealt by two processes.
 MANY = 5_000
+# So many times what the first GPUs lack before any exchange, or LITTLE, is too much for fewer GPUs.
+HARDER = 1.5
 
 
 def places(problem: FleetProblem) -> list[Row]:
@@ -69,36 +72,53 @@ def seated(options: Options, relaxed: Patterned, amount: Ints) -> list[Seats]:
     return [Seats(options, number, all_dealt[number], codes[group.board]) for number, group in enumerate(options.groups)]
 
 
+class _Way(t.NamedTuple):
+    """A group's replicas as they are ``dealt`` to GPUs of a ``cut``: how many were taken ``off`` again, how many besides are ``short`` of a
+    place, and the GPUs that are ``opened`` when each of these has one of its own, ``over`` of them more than there are."""
+
+    cut: Cut
+    dealt: Dealt
+    off: int
+    short: int
+    opened: int
+    over: int
+
+    @property
+    def cost(self) -> tuple[int, int]:
+        """What is less for the better way: who was taken off, or finds no GPU of its own, will hardly be served."""
+        return self.off + self.over, self.opened
+
+
 def _dealt(options: Options, relaxed: Patterned, amount: t.Any, number: int) -> Dealt:
     """The replicas of a group on its hosts; of several ways the one after which fewest GPUs are open when all have a place.
 
     :param amount: replicas by option.
     """
-    best: tuple[int, int] | None = None
     group = options.groups[number]
     wanted = int(amount[options.group == number].sum())
+    found: list[_Way] = []
+    bearable = numpy.inf
     for cut, enough in cuts(options, relaxed, amount, number):
         first = Dealer(options, number).deal(amount, *cut)
-        if best is None and group.mixed and _too_unlike(group, first):
+        lack = _lack(group, first)
+        if not found and group.mixed and lack > UNLIKE * group.size:
             parts = _in_parts(options, relaxed, amount, number)
             if parts is not None:
                 return parts
-        one, off = _in_an_order(options, number, amount, cut, first)
-        # Whoever found no place takes a GPU that is not open yet; who was taken off, or finds no such GPU, will hardly be served.
-        short = wanted - off - one.placed
-        opened = int(cut.boards.sum()) + short
-        cost = off + max(0, opened - group.size * group.gpus), opened
-        if best is None or cost < best:
-            best, found = cost, one
-        if enough and short <= max(FINE, FAIR * wanted):
+        # Fewer GPUs that are harder to deal leave more replicas out.
+        if lack > bearable:
             break
-    return found
+        bearable = HARDER * max(lack, LITTLE) if not found else bearable
+        found.append(_in_an_order(options, number, amount, cut, first, halved(options, amount, number, cut)))
+        # What had to be put in halves would be no easier to deal on fewer GPUs.
+        if found[-1].cut is not cut or (enough and found[-1].short <= max(FINE, FAIR * wanted)):
+            break
+    return min(found, key=lambda way: way.cost).dealt
 
 
-def _too_unlike(group: Group, dealt: Dealt) -> bool:
-    """Do hosts of a group lack much for what is dealt to them, while others of it have too much?"""
-    lack = numpy.minimum(dealt.left, 0.0) / numpy.maximum((group.cpus, group.ram), NEARLY)
-    return bool(-lack.sum() > UNLIKE * group.size)
+def _lack(group: Group, dealt: Dealt) -> float:
+    """What hosts of a group lack for what is dealt to them, while others have too much: in what a host may give, CPU and RAM together."""
+    return float(-(numpy.minimum(dealt.left, 0.0) / numpy.maximum((group.cpus, group.ram), NEARLY)).sum())
 
 
 def _in_parts(options: Options, relaxed: Patterned, amount: Ints, number: int) -> Dealt | None:
@@ -109,17 +129,25 @@ def _in_parts(options: Options, relaxed: Patterned, amount: Ints, number: int) -
     return joined([_dealt(one.options, one, one.amount, part) for part in range(len(one.hosts))], one.hosts, one.kinds)
 
 
-def _in_an_order(options: Options, number: int, amount: t.Any, cut: Cut, first: Dealt) -> tuple[Dealt, int]:
-    """(the replicas of a group on its hosts, how many were taken off again); in the order that leaves fewer without a place.
+def _in_an_order(options: Options, number: int, amount: t.Any, cut: Cut, first: Dealt, halves: Cut | None = None) -> _Way:
+    """The replicas of a group on its hosts, in the order that leaves fewer without a place.
 
-    :param first: as they are dealt in the first order.
+    :param first: as they are dealt in the first order; nobody has been taken off. :param halves: taken in place of the cut where exchanges
+        hardly help and it is better.
     """
+    group = options.groups[number]
     wanted = int(amount[options.group == number].sum())
     best: tuple[int, Dealt, int] | None = None
     for many_first in (False, True):
         one = Dealer(options, number).deal(amount, *cut, many_first=True) if many_first else first
         placed = one.placed
-        exchange(options, one)
+        over = exchange(options, one, brief=halves is not None)
+        if over and halves is not None:
+            other = _in_an_order(options, number, amount, halves, Dealer(options, number).deal(amount, *halves))
+            # Of each host that has too much somebody goes at least.
+            if other.off < BETTER * over:
+                return other
+            return min(_in_an_order(options, number, amount, cut, first), other, key=lambda way: way.cost)
         take_off(options, one)
         lack, off = wanted - one.placed, placed - one.placed
         if best is None or lack < BETTER * best[0]:
@@ -127,7 +155,9 @@ def _in_an_order(options: Options, number: int, amount: t.Any, cut: Cut, first: 
         # The few who were taken off, for lack of CPU or RAM, hardly fare better in the other order.
         if lack <= FINE or (lack - off <= FINE and off <= FEW * wanted):
             break
-    return t.cast("tuple[int, Dealt, int]", best)[1:]
+    lack, dealt, off = t.cast("tuple[int, Dealt, int]", best)
+    opened = int(cut.boards.sum()) + lack - off
+    return _Way(cut, dealt, off, lack - off, opened, max(0, opened - group.size * group.gpus))
 
 
 def rows_of(options: Options, seats: list[Seats]) -> list[Row]:

@@ -31,12 +31,17 @@ PARTNERS = 12
 # Cycles; each should take this part off what is lacked, but for the last few hosts.
 CYCLES, WORTH_WHILE, FEW = 16, 0.05, 12
 TINY = 1e-9
+# Where there is another way, it is taken if after the first cycle this part of all hosts still has too much.
+HOPELESS = 0.25
 
 
-def exchange(options: Options, dealt: Dealt) -> None:
-    """Exchange replicas until no host has too much, or no exchange that was tried helps. ``dealt`` is changed in place."""
+def exchange(options: Options, dealt: Dealt, *, brief: bool = False) -> int:
+    """Exchange replicas until no host has too much, or no exchange that was tried helps. ``dealt`` is changed in place.
+
+    ``brief``: only if it goes well; returns how many hosts had too much when it was given up, 0 if it was not.
+    """
     if not len(dealt.klass) or not (dealt.left < -NEARLY).any():
-        return
+        return 0
     table = _Table(options, dealt)
     number, lack = 0, numpy.inf
     for cycle in range(CYCLES):
@@ -44,7 +49,7 @@ def exchange(options: Options, dealt: Dealt) -> None:
         for _round in range(ROUNDS):
             over = _worst(dealt.left)
             if not len(over):
-                return
+                return 0
             # When no partner has what they need, what is too much passes to others, who may have.
             idle = 0 if table.try_pairs(over, number, sideways=idle > 0) else idle + 1
             number += 1
@@ -53,8 +58,12 @@ def exchange(options: Options, dealt: Dealt) -> None:
         for host in _worst(dealt.left).tolist():
             table.try_two(host, cycle)
         before, lack = lack, -float((numpy.minimum(dealt.left, 0.0) * table.scale).sum())
-        if lack > (1 - WORTH_WHILE) * before and int((dealt.left < -NEARLY).any(axis=1).sum()) > FEW:
-            return
+        hosts = int((dealt.left < -NEARLY).any(axis=1).sum())
+        if brief and cycle == 0 and hosts > HOPELESS * len(dealt.left):
+            return hosts
+        if lack > (1 - WORTH_WHILE) * before and hosts > FEW:
+            break
+    return 0
 
 
 def _worst(left: Floats) -> Ints:

@@ -38,6 +38,9 @@ MOST_MOVES = 2000
 MOST_GATHERED = 1000
 # GPUs that it is tried to close, in all.
 MOST_CLOSED = 200
+# How often CPU and RAM are gathered in vain in a group, or somebody is asked in vain to go from there, before it is given up; what one
+# success is worth in these.
+PATIENCE, REFRESHED = 12, 8
 
 
 class Filling:
@@ -55,6 +58,8 @@ class Filling:
         order = numpy.searchsorted(options.klass, numpy.arange(len(options.classes) + 1))
         self.options_of = [range(int(order[klass]), int(order[klass + 1])) for klass in range(len(options.classes))]
         self.swaps, self._swaps, self.moves, self.gatherings = MOST_SWAPS, dict[int, Swap](), MOST_MOVES, MOST_GATHERED
+        # How often a step may still fail in a group.
+        self._patience = dict[tuple[str, int], int]()
         # Classes of which nobody can move, as things are.
         self._stuck: set[int] = set()
         # By priority: memory and worth that each team holds.
@@ -196,22 +201,37 @@ class Filling:
         if self.options.count[klass] > 1:
             return 0
         seats, shape = self.seats[self.options.group[option]], int(self.options.shape[option])
+        if not self._patient("gather", seats):
+            return 0
         for host in lacking(seats, klass, shape).tolist():
-            if self.gatherings <= 0:
+            if self.gatherings <= 0 or not self._patient("gather", seats):
                 return 0
             self.gatherings -= 1
             gpu = int((seats.room.gpus_for(shape, 1) & ~seats.room.empty)[host].argmax())
-            if gather(seats, klass, host, gpu):
+            if self._refreshed("gather", seats, gather(seats, klass, host, gpu)):
                 self.seat(seats, klass, shape, host, 1 << gpu)
                 return 1
         return 0
 
+    def _patient(self, step: str, seats: Seats) -> bool:
+        """Is it worth while to go on with this in a group?"""
+        return self._patience.get((step, seats.number), PATIENCE) > 0
+
+    def _refreshed(self, step: str, seats: Seats, success: bool) -> bool:
+        """Note how it went; returns that."""
+        key = step, seats.number
+        self._patience[key] = self._patience.get(key, PATIENCE) + (REFRESHED if success else -1)
+        return success
+
     def _place_by_move(self, klass: int, option: int, _number: int) -> int:
         """Seat one replica on a host that lacks CPU or RAM for it, after somebody has gone from there to wherever there is room."""
-        options, shape = self.options, int(self.options.shape[option])
-        if options.count[klass] > 1 or self.moves <= 0:
+        seats = self.seats[self.options.group[option]]
+        if self.options.count[klass] > 1 or self.moves <= 0 or not self._patient("move", seats):
             return 0
-        seats = self.seats[options.group[option]]
+        return int(self._refreshed("move", seats, self._moved_for(seats, klass, option)))
+
+    def _moved_for(self, seats: Seats, klass: int, option: int) -> bool:
+        options, shape = self.options, int(self.options.shape[option])
         fits = seats.room.gpus_for(shape, 1)
         used = fits & ~seats.room.empty
         hosts = numpy.flatnonzero(fits.any(axis=1) & (seats.held(klass) < options.per_host[klass]))
@@ -230,12 +250,12 @@ class Filling:
                 if goes in self._stuck:
                     continue
                 if self.moves <= 0:
-                    return 0
+                    return False
                 self.moves -= 1
                 if self._moved_out(seats, one, (klass, shape, host, 1 << gpu)):
-                    return 1
+                    return True
                 self._stuck.add(goes)
-        return 0
+        return False
 
     def _moved_out(self, seats: Seats, one: int, comes: tuple[int, int, int, int]) -> bool:
         """A replica goes elsewhere, and another comes to where it was: (class, shape, host, GPUs). Nothing changes if there is no room."""

@@ -44,8 +44,12 @@ def lacking(seats: Seats, klass: int, shape: int) -> Ints:
         return numpy.zeros(0, dtype=numpy.int64)
     fits = (room.gpus_for(shape, 1) & ~room.empty).any(axis=1)
     hosts = numpy.flatnonzero(fits & (seats.held(klass) < seats.options.per_host[klass]))
-    lack = (numpy.maximum(need - room.left[hosts], 0.0) * _scale(seats)).sum(axis=1)
-    return hosts[numpy.argsort(lack, kind="stable")][:TRIED]
+    lacks = numpy.maximum(need - room.left[hosts], 0.0)
+    # So many partners give no more than they have left.
+    most = numpy.sort(numpy.maximum(room.left, 0.0), axis=0)[-STEPS:].sum(axis=0)
+    able = (lacks <= most + NEARLY).all(axis=1)
+    lack = (lacks[able] * _scale(seats)).sum(axis=1)
+    return hosts[able][numpy.argsort(lack, kind="stable")][:TRIED]
 
 
 def _need(seats: Seats, klass: int) -> Floats:
@@ -144,7 +148,7 @@ def _traded(seats: Seats, mine: Ints, theirs: Ints, chosen: list[int]) -> Undo:
 def _change(seats: Seats, klass: int, host: int, gpu: int) -> Undo | None:
     """Exchange all that is on two GPUs, as :func:`_trade` does two replicas; what is on ``gpu`` stays."""
     swap, need = Swap(seats), _need(seats, klass)
-    load, fixed = swap.load()
+    load, fixed = seats.loads
     partners = _partners(seats, host, need)
     delta = load[host][:, None, None, :] - load[partners][None, :, :, :]
     worth = _worth(seats, klass, host, partners[None, :, None], delta)

@@ -40,6 +40,8 @@ NEARLY = 1e-6
 REACH = 40
 # GiB that each host keeps on the average: a group that is full to the last GiB can hardly be dealt to its hosts.
 SPARE_RAM = 0.4
+# On a large fleet that is short of RAM this is less, where more than this part of the last priority would be left out for it.
+LITTLE_RAM, DEAR = 0.1, 1e-3
 # How often the rest of a group's shared GPUs is solved anew; patterns are sought as long as they may save this part of a GPU.
 DIVES, SAVED = 6, 0.3
 # The parts of the last priority that are not worth the work of finding them: before its stage is left, and in whole numbers.
@@ -77,10 +79,21 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
 
     On a large fleet, what the last priority is short of may not be worth the GPUs that it takes.
     """
-    rounding = _Rounding(options, relaxed, frugal=True)
+    if not options.levels:
+        return _Rounding(options, relaxed).best
+    last = options.levels[-1]
+    found = _rounded(options, relaxed, SPARE_RAM)
+    short = found.hoped(last) - found.served(last)
+    if _is_large(found.hoped(last)) and short > DEAR * found.hoped(last):
+        # The first of equals.
+        found = max(found, _rounded(options, relaxed, LITTLE_RAM), key=lambda each: [each.served(level) for level in options.levels])
+    return found.best
+
+
+def _rounded(options: Options, relaxed: Relaxed, spare_ram: float) -> _Rounding:
+    """Whole numbers that leave so much RAM (GiB) of each host on the mean."""
+    rounding = _Rounding(options, relaxed, spare_ram)
     levels = options.levels
-    if not levels:
-        return rounding.best
     last, held = levels[-1], {level: relaxed.held[level] for level in levels[:-1]}
     wanted = rounding.hoped(last)
     if wanted < FEW:
@@ -94,7 +107,7 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
             if rounding.served(level) < int(rounding.hoped(level) + NEARLY):
                 rounding.serve(level, held)
             held[level] = rounding.served(level)
-    return rounding.best
+    return rounding
 
 
 def reachable(options: Options, relaxed: Relaxed, level: int, held: dict[int, int]) -> int:
@@ -102,7 +115,7 @@ def reachable(options: Options, relaxed: Relaxed, level: int, held: dict[int, in
     aim = int(relaxed.amount[options.priority[options.klass] == level].sum() + NEARLY)
     if level == options.levels[-1] and (spare := int(SPARE * aim)):
         return aim - spare
-    rounding = _Rounding(options, relaxed, frugal=False)
+    rounding = _Rounding(options, relaxed)
     if rounding.served(level) < aim:
         rounding.serve(level, held)
     return rounding.served(level)
@@ -128,11 +141,12 @@ class _Rounding:
     """Whole numbers in place of the broken ones: ``best`` by option, what is found so far. It is within every row at all times.
 
     What may change are the options of classes with a broken number, and of teams that use all of a quota: their parts of it must be put
-    together anew. ``frugal``: with no more GPUs than the last stage left open, but for one in each group that a broken number may need.
+    together anew. ``spare_ram``: with so much RAM (GiB) left of each host, and no more GPUs than the last stage left open, but for one in
+    each group that a broken number may need; None: with all that there is.
     """
 
-    def __init__(self, options: Options, relaxed: Relaxed, *, frugal: bool) -> None:
-        self.options, self.relaxed, self.frugal = options, relaxed, frugal
+    def __init__(self, options: Options, relaxed: Relaxed, spare_ram: float | None = None) -> None:
+        self.options, self.relaxed, self.spare_ram = options, relaxed, spare_ram
         self.best = numpy.floor(relaxed.amount + NEARLY).astype(numpy.int64)
         broken = options.klass[relaxed.amount - self.best > NEARLY]
         self.chosen = numpy.flatnonzero(numpy.isin(options.klass, broken) | _in_tight_teams(options, relaxed))
@@ -221,9 +235,9 @@ class _Rounding:
         if price:
             for (priority, team), (fewest, greatest) in relaxed.counts.items():
                 least[rows.team_level[priority] + team], most[rows.team_level[priority] + team] = fewest, greatest
-        if self.frugal:
+        if self.spare_ram is not None:
             ram = slice(rows.ram, rows.ram + len(options.groups))
-            most[ram] -= SPARE_RAM * numpy.asarray([group.size for group in options.groups])
+            most[ram] -= self.spare_ram * numpy.asarray([group.size for group in options.groups])
             gpus = slice(rows.gpus, rows.gpus + len(options.groups))
             most[gpus] = numpy.minimum(most[gpus], [numpy.ceil(boards.sum() - NEARLY) + 1 for boards in relaxed.boards])
         program.add_rows(rows.count, least - used, most - used)

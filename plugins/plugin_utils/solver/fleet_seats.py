@@ -151,6 +151,7 @@ class Seats:
         self._held = numpy.zeros((len(kinds), self.group.size), dtype=numpy.int16)
         self.klass, self.shape, self.host, self.gpus = (numpy.zeros(64, dtype=numpy.int64) for _array in range(4))
         self.here = numpy.zeros(64, dtype=bool)
+        self._loads: tuple[Floats, Bools] | None = None
         if dealt is not None:
             self._seat(dealt)
 
@@ -168,12 +169,14 @@ class Seats:
         for store, given in ((self.klass, klass), (self.shape, shape), (self.host, host), (self.gpus, gpus)):
             store[first : self.size] = given
         self.here[first : self.size] = True
+        self._loads = None
         add_at(self._held, (self._row[klass], host), 1)
         self.room.take(self.needs(klass), shape, host, gpus)
 
     def drop(self, replicas: Ints) -> None:
         """Let these go, by number."""
         self.here[replicas] = False
+        self._loads = None
         klass = self.klass[replicas]
         add_at(self._held, (self._row[klass], self.host[replicas]), -1)
         self.room.take(self.needs(klass), self.shape[replicas], self.host[replicas], self.gpus[replicas], -1)
@@ -198,10 +201,33 @@ class Seats:
         """Two replicas of one shape, each on one GPU, change places; the caller has seen that there is room."""
         klass, host = self.klass[[one, other]], self.host[[one, other]]
         self.klass[[one, other]] = klass[::-1]
+        self._loads = None
         more = self.needs(klass[:1]) - self.needs(klass[1:])
         numpy.add.at(self.room.left, host, numpy.concatenate((more, -more)))
         add_at(self._held, (self._row[klass], host), -1)
         add_at(self._held, (self._row[klass], host[::-1]), 1)
+
+    @property
+    def loads(self) -> tuple[Floats, Bools]:
+        """(CPU and RAM of what is on each GPU, shape (hosts, GPUs, 2); GPUs that are part of a replica with several). Nobody writes to it."""
+        if self._loads is None:
+            self._loads = self._added_up()
+        return self._loads
+
+    def _added_up(self) -> tuple[Floats, Bools]:
+        present = self.present()
+        gpus = self.gpus[present]
+        single = gpus & (gpus - 1) == 0
+        size = self.group.size, self.group.gpus
+        where = self.host[present][single] * size[1] + numpy.log2(gpus[single]).astype(numpy.int64)
+        need = self.needs(self.klass[present][single])
+        load = numpy.zeros((*size, 2))
+        for number, each in enumerate(need.T):
+            load[:, :, number] = numpy.bincount(where, weights=each, minlength=size[0] * size[1]).reshape(size)
+        fixed = numpy.zeros(size, dtype=bool)
+        which, gpu = numpy.nonzero(gpus[~single][:, None] >> numpy.arange(self.group.gpus) & 1)
+        fixed[self.host[present][~single][which], gpu] = True
+        return load, fixed
 
     def held_at(self, klass: Ints, host: Ints | int) -> NDArray[np.int16]:
         """Of each of these classes, replicas on a host, or on the host of the same number in the array."""

@@ -36,7 +36,10 @@ class Swap:
         """(host, GPU) where one more of the class fits now, after a swap: what is on this GPU is there then. None: no swap was found."""
         seats, room = self.seats, self.seats.room
         need = seats.needs(numpy.asarray([klass]))[0]
-        load, fixed = self.load()
+        # Nobody gains CPU or RAM by a swap: what both hosts have left together must do.
+        if not (room.left[host] + room.left >= need - NEARLY).all(axis=1).any():
+            return None
+        load, fixed = seats.loads
         if fixed[host, gpu]:
             return None
         mine = load[host, gpu]
@@ -104,23 +107,6 @@ class Swap:
         seats.drop(numpy.asarray([replica]))
         seats.add(*(numpy.asarray([each]) for each in (klass, shape, host, 1 << gpu)))
         return left
-
-    def load(self) -> tuple[Floats, NDArray[np.bool_]]:
-        """(CPU and RAM of what is on each GPU, shape (hosts, GPUs, 2); GPUs that are part of a replica with several)."""
-        seats = self.seats
-        present = seats.present()
-        gpus = seats.gpus[present]
-        single = gpus & (gpus - 1) == 0
-        size = seats.group.size, seats.group.gpus
-        where = seats.host[present][single] * size[1] + numpy.log2(gpus[single]).astype(numpy.int64)
-        need = seats.needs(seats.klass[present][single])
-        load = numpy.zeros((*size, 2))
-        for number, each in enumerate(need.T):
-            load[:, :, number] = numpy.bincount(where, weights=each, minlength=size[0] * size[1]).reshape(size)
-        fixed = numpy.zeros(size, dtype=bool)
-        which, gpu = numpy.nonzero(gpus[~single][:, None] >> numpy.arange(seats.group.gpus) & 1)
-        fixed[seats.host[present][~single][which], gpu] = True
-        return load, fixed
 
     def _within(self, coming: Ints, going: Ints, host: int, more: int | None) -> bool:
         """Do all classes keep their limit on a host when these come, and one of class ``more``, and those go?"""
