@@ -66,7 +66,7 @@ class Rulebook:
         """Why one more replica is not right on a host that has ``there`` (service -> replicas). ``together``: is that asked too?"""
         rules = need.rules
         if rules.max_per_host is not None and there.get(need.service, 0) >= rules.max_per_host:
-            return f"has {there[need.service]} of it already (max_per_host)"
+            return f"has {there.get(need.service, 0)} of it already (max_per_host)"
         other = next((name for name in self.apart(need) if there.get(name, 0) > 0), None)
         if other is not None:
             return f"{other} is there, which stays apart from it"

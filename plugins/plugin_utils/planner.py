@@ -151,6 +151,8 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
         for replica in range(1, need.replicas + 1)
         if (need.service, replica) not in draft.kept and not need.adopted
     ]
+    if not waiting:
+        return (draft, missing or []), Proof()
     # Where somebody serves already on a large fleet, who has a place one by one has one in any case: what a change brings can then be told
     # without a plan for all together.
     must = {key for key in draft.placed if key not in draft.kept} if draft.kept and not _is_small(problem) else set()

@@ -73,7 +73,7 @@ def _first_refusal(state: GpuState, need: Need, shut: str | None) -> str | None:
     if shut is not None:
         return shut
     if state.crowded(need):
-        return f"with {state.replicas[need.service]} of it already (max_per_gpu)"
+        return f"with {state.replicas.get(need.service, 0)} of it already (max_per_gpu)"
     return None
 
 

@@ -55,10 +55,6 @@ def test_a_tenth_of_a_core_is_one_in_floating_point_too() -> None:
     assert [one.cpus for one in found] == [0.3, 0.3]
 
 
-def test_a_host_without_a_limit_stays_one() -> None:
-    assert usable([host(1, float("inf"))], [needing(0.5, GIB)]) == [host(1, float("inf"))]
-
-
 def test_what_nobody_asks_for_does_not_tell_hosts_apart() -> None:
     one, other = usable([host(1, 64, 512 * GIB), host(2, 32, 256 * GIB)], [needing(0, 0)])
     assert (one.cpus, one.ram_mib) == (other.cpus, other.ram_mib)

@@ -148,7 +148,7 @@ def test_two_exchanges_together_where_one_makes_something_worse() -> None:
     ],
 )
 def test_what_a_quota_has_room_for_is_counted_in_whole_replicas(quota: int, held: int | None, most: dict[int, int]) -> None:
-    hosts = [{"name": "a", "model": "a100-80", "gpus": 64, "cpus": 999, "ram_mib": 1 << 20}]
+    hosts = [{"name": "a", "model": "a100-80", "gpus": 62, "cpus": 999, "ram_mib": 1 << 20}]
     classes = [
         {
             "key": key,

@@ -35,8 +35,8 @@ if t.TYPE_CHECKING:
 FINEST_MEMORY, FINEST_COMPUTE = 192, 120
 # How far prices at which patterns are varied are from what a shape takes.
 VARIED = 0.4
-# Compute shares are told to a thousandth.
-WHOLE_COMPUTE = 1000
+# What compute shares are counted in: thirds to tenths and thousandths of a GPU are whole numbers of it.
+WHOLE_COMPUTE = 1000 * 2520
 
 
 class Shape(t.NamedTuple):
@@ -57,7 +57,7 @@ class Shape(t.NamedTuple):
 class Board:
     """A kind of GPU: model, modes, and how it is shared. Shapes are added while classes are read; patterns are made when all are known.
 
-    ``unit``: (MiB, thousandths of compute) of a unit; ``room``: the units of a shared GPU; ``exact``: no size had to be rounded.
+    ``unit``: (MiB, parts of compute) of a unit; ``room``: the units of a shared GPU; ``exact``: no size had to be rounded.
     ``at_once``: by shape, how many of it one GPU should hold at most so that classes with few replicas on a host find hosts enough.
     """
 
@@ -74,7 +74,7 @@ class Board:
     _slices: dict[tuple[str | None, int, float], list[Shape]] = field(default_factory=dict)
 
     def divide(self, asked: list[tuple[int, int]], *, up: bool = True) -> None:
-        """Choose the units for these (MiB, thousandths) of shared replicas; ``up``: round sizes up where that must be, else down."""
+        """Choose the units for these (MiB, parts of compute) of shared replicas; ``up``: round sizes up where that must be, else down."""
         room = max(0, self.model.memory_mib - self.reserve_mib)
         fitting = [(memory, compute) for memory, compute in asked if memory <= room and compute <= WHOLE_COMPUTE]
         memory = math.gcd(*(each for each, _compute in fitting)) or 1
@@ -109,7 +109,7 @@ class Board:
         return []
 
     def _shared(self, one: FleetClass) -> list[Shape]:
-        room, share = self.model.memory_mib - self.reserve_mib, thousandths(one.compute)
+        room, share = self.model.memory_mib - self.reserve_mib, parts_of(one.compute)
         if one.memory_mib > room or share > WHOLE_COMPUTE:
             return []
         extra = (self.unit[0] - 1, self.unit[1] - 1) if self._up else (0, 0)
@@ -217,8 +217,8 @@ class Board:
         return numpy.unique(self.best_shared(prices, self.at_once)[1], axis=0)
 
 
-def thousandths(compute: float) -> int:
-    """A compute share in thousandths, rounded up, but for the noise of floating point."""
+def parts_of(compute: float) -> int:
+    """A compute share in parts of :data:`WHOLE_COMPUTE`, rounded up, but for the noise of floating point."""
     return math.ceil(compute * WHOLE_COMPUTE - 1e-6)
 
 
@@ -232,13 +232,11 @@ def smallest_profiles(geometry: Geometry, one: FleetClass) -> list[Profile]:
 
     Without a name only plain profiles are meant; the engines of the others are left to who asks for them.
     """
-    if one.profile is not None:
-        return [each for each in geometry.profiles if each.name == one.profile and each.memory_mib >= one.memory_mib]
     enough = [
         each
         for each in geometry.profiles
-        if not name_parts(each.name)[2]
+        if (each.name == one.profile if one.profile is not None else not name_parts(each.name)[2])
         and each.memory_mib >= one.memory_mib
         and each.slices >= one.compute * geometry.compute_slices - 1e-6
     ]
-    return smallest(enough)
+    return enough if one.profile is not None else smallest(enough)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From whole numbers of replicas for each group of equal hosts to places on single GPUs, group by group."""
+"""From whole numbers of replicas for each group of hosts that are alike to places on single GPUs, group by group."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From a group of equal hosts to each of its hosts: which patterns its GPUs have, and which replicas take their places.
+"""From a group of hosts that are alike to each of its hosts: which patterns its GPUs have, and which replicas take their places.
 
 CPU and RAM of a group are often needed to the last core, so that every host must get its fair part of both. Patterns first and
 replicas then are dealt in order of how far they are from the mean of their kind: what is heavy goes where most is left over, what is light

@@ -38,6 +38,8 @@ MOST_MOVES = 2000
 MOST_GATHERED = 1000
 # GPUs that it is tried to close, in all.
 MOST_CLOSED = 200
+# GPUs, or hosts, that are compared for one replica.
+TRIED = 24
 # How often CPU and RAM are gathered in vain in a group, or somebody is asked in vain to go from there, before it is given up; what one
 # success is worth in these.
 PATIENCE, REFRESHED = 12, 8
@@ -235,10 +237,10 @@ class Filling:
         fits = seats.room.gpus_for(shape, 1)
         used = fits & ~seats.room.empty
         hosts = numpy.flatnonzero(fits.any(axis=1) & (seats.held(klass) < options.per_host[klass]))
-        need = seats.needs(numpy.asarray([klass]))[0]
-        lacking = numpy.maximum(need - seats.room.left[hosts], 0.0)
-        nearest = numpy.argsort((lacking / numpy.maximum(need, NEARLY)).sum(axis=1), kind="stable")[:TRIED]
-        for host, lacks in zip(hosts[nearest].tolist(), lacking[nearest], strict=True):
+        need = seats.needs(klass)
+        short = numpy.maximum(need - seats.room.left[hosts], 0.0)
+        nearest = numpy.argsort((short / numpy.maximum(need, NEARLY)).sum(axis=1), kind="stable")[:TRIED]
+        for host, lacks in zip(hosts[nearest].tolist(), short[nearest], strict=True):
             there = seats.on(host)
             asked = seats.needs(seats.klass[there])
             able = (
@@ -316,6 +318,9 @@ class Filling:
             _places, first, many = numpy.unique(place, return_index=True, return_counts=True)
             for one in present[first[many == 1]].tolist():
                 klass, shape = int(seats.klass[one]), int(seats.shape[one])
+                # Who has made way by now may be no longer alone.
+                if not seats.here[one]:
+                    continue
                 if self.options.per_host[klass] >= seats.group.gpus or seats.board.most_of(shape) == 1 or not tries:
                     continue
                 tries -= 1
@@ -331,7 +336,7 @@ class Filling:
             return 0
         room = seats.room
         fits = room.gpus_for(shape, count) & (room.empty if opened else ~room.empty)
-        hosts = numpy.flatnonzero(fits.any(axis=1) & room.hosts_for(seats.needs(numpy.asarray([klass]))[0]))
+        hosts = numpy.flatnonzero(fits.any(axis=1) & room.hosts_for(seats.needs(klass)))
         if len(hosts):
             hosts = hosts[seats.held(klass)[hosts] < self.options.per_host[klass]][:number]
         if not len(hosts):
@@ -371,7 +376,7 @@ class Filling:
         options = self.options
         level, count, shape = int(options.priority[klass]), int(options.count[klass]), int(options.shape[option])
         seats = self.seats[options.group[option]]
-        need = seats.needs(numpy.asarray([klass]))[0]
+        need = seats.needs(klass)
         paid = self._quota_from_below(klass, option, level)
         if paid is None:
             return False
@@ -399,7 +404,7 @@ class Filling:
         klass, shape = int(options.klass[option]), int(options.shape[option])
         level, count = int(options.priority[klass]), int(options.count[klass])
         lower = [one for one in seats.on(host).tolist() if options.priority[seats.klass[one]] < level]
-        lower.sort(key=lambda one: (int(options.priority[seats.klass[one]]), -float(need @ seats.needs(seats.klass[[one]])[0]), one))
+        lower.sort(key=lambda one: (int(options.priority[seats.klass[one]]), -float(need @ seats.needs(int(seats.klass[one]))), one))
         best: tuple[int, list[int], int] | None = None
         gpus = numpy.flatnonzero(fits).tolist()
         plans = [gpus[:count]] if count > 1 else [[gpu] for gpu in gpus]
@@ -416,7 +421,7 @@ class Filling:
                 fine = all(free[gpu] for gpu in plan)
                 if fine and after.hosts_for(need)[0]:
                     break
-                if fine and seats.gpus[one] & mask == 0 and not (seats.needs(seats.klass[[one]])[0] > 0).any():
+                if fine and seats.gpus[one] & mask == 0 and not (seats.needs(int(seats.klass[one])) > 0).any():
                     continue
                 gone.append(one)
                 pick = numpy.asarray([one])
@@ -460,7 +465,3 @@ class Filling:
                     found.append((-float(options.memory[cost]), -float(options.worth[cost]), number, one))
             for _memory, _worth, number, one in sorted(found):
                 yield self.seats[number], one
-
-
-# Hosts that are compared when somebody must give way.
-TRIED = 24

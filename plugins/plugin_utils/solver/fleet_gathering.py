@@ -39,7 +39,7 @@ def lacking(seats: Seats, klass: int, shape: int) -> Ints:
     """Hosts with a place for one more of a class on a GPU in use, but with too little CPU or RAM for it, at most :data:`TRIED`; the one
     that lacks least first. None where the whole group has not enough left.
     """
-    room, need = seats.room, _need(seats, klass)
+    room, need = seats.room, seats.needs(klass)
     if (numpy.maximum(room.left, 0.0).sum(axis=0) < need - NEARLY).any():
         return numpy.zeros(0, dtype=numpy.int64)
     fits = (room.gpus_for(shape, 1) & ~room.empty).any(axis=1)
@@ -49,12 +49,8 @@ def lacking(seats: Seats, klass: int, shape: int) -> Ints:
     most = numpy.sort(numpy.maximum(room.left, 0.0), axis=0)[-STEPS:].sum(axis=0)
     able = (lacks <= most + NEARLY).all(axis=1)
     lack = (lacks[able] * _scale(seats)).sum(axis=1)
-    return hosts[able][numpy.argsort(lack, kind="stable")][:TRIED]
-
-
-def _need(seats: Seats, klass: int) -> Floats:
-    """CPU and RAM (GiB) of one replica, shape (2,)."""
-    return t.cast("Floats", seats.needs(numpy.asarray([klass]))[0])
+    found: Ints = hosts[able][numpy.argsort(lack, kind="stable")][:TRIED]
+    return found
 
 
 def _scale(seats: Seats) -> Floats:
@@ -67,7 +63,7 @@ def gather(seats: Seats, klass: int, host: int, gpu: int) -> bool:
 
     :param gpu: what is on this one of its GPUs stays together: it is the one with the place.
     """
-    need = _need(seats, klass)
+    need = seats.needs(klass)
     done: list[Undo] = []
     while (seats.room.left[host] < need - NEARLY).any():
         undo = None
@@ -93,7 +89,7 @@ def _partners(seats: Seats, host: int, need: Floats) -> Ints:
 def _worth(seats: Seats, klass: int, host: int, partners: Ints | int, delta: Floats) -> Floats:
     """What exchanges with these partners are worth that leave this host ``delta`` more: how much less it lacks, and of equal ones the one
     that moves least; 0 for those that do not help or leave the partner too little."""
-    left, scale, need = seats.room.left, _scale(seats), _need(seats, klass)
+    left, scale, need = seats.room.left, _scale(seats), seats.needs(klass)
     before, after = (numpy.maximum(need - left[host] - more, 0.0) @ scale for more in (0.0 * need, delta))
     able = (left[partners] - delta >= -NEARLY).all(axis=-1) & (before - after > TINY)
     return t.cast("Floats", numpy.where(able, before - after - TINY * (numpy.abs(delta) @ scale), 0.0))
@@ -102,7 +98,7 @@ def _worth(seats: Seats, klass: int, host: int, partners: Ints | int, delta: Flo
 def _offers(seats: Seats, klass: int, host: int) -> tuple[Ints, Ints, Floats]:
     """(replicas of this host, replicas of one shape elsewhere that may change places with them, how much CPU and RAM that leaves it more):
     one for each two classes and each partner, as their limits for a host allow. No other of the class itself comes: it has one to come."""
-    need = _need(seats, klass)
+    need = seats.needs(klass)
     mine, theirs = _kinds(seats, numpy.asarray([host])), _kinds(seats, _partners(seats, host, need))
     pair = numpy.nonzero(seats.shape[mine][:, None] == seats.shape[theirs][None, :])
     mine, theirs = mine[pair[0]], theirs[pair[1]]
@@ -147,7 +143,7 @@ def _traded(seats: Seats, mine: Ints, theirs: Ints, chosen: list[int]) -> Undo:
 
 def _change(seats: Seats, klass: int, host: int, gpu: int) -> Undo | None:
     """Exchange all that is on two GPUs, as :func:`_trade` does two replicas; what is on ``gpu`` stays."""
-    swap, need = Swap(seats), _need(seats, klass)
+    swap, need = Swap(seats), seats.needs(klass)
     load, fixed = seats.loads
     partners = _partners(seats, host, need)
     delta = load[host][:, None, None, :] - load[partners][None, :, :, :]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import typing as t
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -28,7 +28,8 @@ MOST_GROUPS, APART = 24, 0.06
 MOST_PARTS, UNLIKE = 4, 0.02
 # CPU and RAM are counted in millionths where their common measures are sought.
 PARTS = 1_000_000
-NEARLY = 1e-6
+# What floating point makes of a number of these, and of a share.
+NOISE, NEARLY = 1e-3, 1e-6
 
 
 class Kind(t.NamedTuple):
@@ -92,21 +93,26 @@ def alike(hosts: Sequence[FleetHost], *, mixed: bool) -> list[list[FleetHost]]:
 def usable(hosts: Sequence[FleetHost], classes: Sequence[FleetClass]) -> list[FleetHost]:
     """The hosts with no more CPU and RAM than replicas can have of them: of half cores and whole GiB there are only so many.
 
-    Without it a program would count on what is left over of each host, and hosts would differ that are equal.
+    Without it a program would count on what is left over of each host, and hosts would differ that are equal. All of it, where a need is no
+    multiple of a millionth: it has no measure.
     """
-    core, mib = _measure(one.cpus for one in classes), _measure(one.ram_mib for one in classes)
+    core, mib = _measure([one.cpus for one in classes]), _measure([one.ram_mib for one in classes])
     return [replace(host, cpus=_multiple(host.cpus, core), ram_mib=int(_multiple(host.ram_mib, mib))) for host in hosts]
 
 
-def _measure(needs: Iterable[float]) -> int:
-    """What all of these are multiples of (in PARTS)."""
+def _measure(needs: Collection[float]) -> int | None:
+    """What all of these are multiples of (in PARTS); None where there is nothing."""
+    if any(abs(round(need * PARTS) - need * PARTS) > NOISE * max(1.0, need) for need in needs):
+        return None
     return math.gcd(*(round(need * PARTS) for need in needs))
 
 
-def _multiple(room: float, measure: int) -> float:
+def _multiple(room: float, measure: int | None) -> float:
     """The greatest multiple of this measure (in PARTS) that is no more than the room; 0 where nobody asks for any of it."""
-    if not measure or math.isinf(room):
-        return room if measure else 0.0
+    if measure is None:
+        return room
+    if not measure:
+        return 0.0
     return math.floor(room * PARTS + 0.5) // measure * measure / PARTS
 
 
@@ -148,7 +154,8 @@ def _cut(kinds: Mapping[Kind, Sequence[FleetHost]], bunch: list[Kind]) -> _Bunch
     rooms = numpy.asarray([(kind.cpus, kind.ram_mib) for kind in bunch], dtype=float)
     gpus = numpy.asarray([len(kinds[kind]) * kind.gpus for kind in bunch], dtype=float)
     mean = gpus @ rooms / gpus.sum()
-    apart = gpus @ (rooms / numpy.maximum(mean, NEARLY) - 1) ** 2 / gpus.sum() if len(bunch) > 1 else numpy.zeros(2)
+    # Of what nobody needs hosts have nothing, and are not apart.
+    apart = numpy.where(mean > 0, gpus @ (rooms / numpy.maximum(mean, NEARLY) - 1) ** 2 / gpus.sum(), 0.0)
     which = int(apart.argmax())
     low = (rooms[:, which] < mean[which]).tolist()
     parts = ([kind for kind, mine in zip(bunch, low, strict=True) if mine is part] for part in (True, False))

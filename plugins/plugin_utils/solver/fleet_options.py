@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, thousandths
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, parts_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_groups import GIB, Group, alike, group_of, usable
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetProblem, FleetQuota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
@@ -26,7 +26,7 @@ if t.TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 MOST_AT_ONCE, AT_ONCE_TO_SPARE = 128, 2.0
-# More replicas on a GPU than it has places for.
+# More slices than a GPU has places for.
 MOST_ON_GPU = 64
 # More replicas than any host has places for.
 UNLIMITED = 2**40
@@ -79,7 +79,7 @@ def options_of(problem: FleetProblem, *, up: bool = True, alone: bool = False, m
     """
     classes = tuple(sorted(problem.classes, key=lambda one: one.key))
     models = {model.name: model for model in problem.models}
-    sizes = [(max(1, one.memory_mib), thousandths(one.compute)) for one in classes if one.isolation == "shared"]
+    sizes = [(max(1, one.memory_mib), parts_of(one.compute)) for one in classes if one.isolation == "shared"]
     boards: dict[tuple[t.Any, ...], Board] = {}
     groups: list[Group] = []
     for hosts in alike(usable(problem.hosts, classes), mixed=mixed):
@@ -101,13 +101,13 @@ def with_groups(options: Options, groups: Sequence[Group]) -> Options:
     return _arrays(options.quotas, options.classes, options.boards, tuple(groups))
 
 
-def _most(classes: tuple[FleetClass, ...], group: Group) -> list[int]:
+def _most(classes: tuple[FleetClass, ...], group: Group, clients: int) -> list[int]:
     """By class, the most replicas in a group that GPUs, CPU, RAM and spread allow, whatever else is there."""
+    on_gpu = max(MOST_ON_GPU, clients)
     rooms, hosts = numpy.unique(group.rooms, axis=0, return_counts=True)
     needs = numpy.asarray([(one.cpus, one.ram_mib / GIB) for one in classes], dtype=float).reshape(-1, 2)
     limits = [
-        (group.gpus * MOST_ON_GPU if one.isolation != "exclusive" else group.gpus // one.count, _unlimited(one.max_per_host))
-        for one in classes
+        (group.gpus * on_gpu if one.isolation != "exclusive" else group.gpus // one.count, _unlimited(one.max_per_host)) for one in classes
     ]
     most = numpy.asarray(limits, dtype=numpy.int64).reshape(-1, 2).min(axis=1)
     found = numpy.zeros(len(classes), dtype=numpy.int64)
@@ -122,7 +122,7 @@ def _arrays(given: Sequence[FleetQuota], classes: tuple[FleetClass, ...], boards
     quotas = tuple(sorted(given, key=lambda quota: quota.team))
     team = {quota.team: number for number, quota in enumerate(quotas)}
     rows: list[tuple[int, int, int, int, float, float]] = []
-    able = [_most(classes, group) for group in groups]
+    able = [_most(classes, group, boards[group.board].clients) for group in groups]
     for number, one in enumerate(classes):
         shapes = [board.shapes_for(one) for board in boards]
         for place, group in enumerate(groups):

@@ -9,9 +9,10 @@ nothing but which of several equal hosts or classes comes first.
 
 from __future__ import annotations
 
+import math
 import typing as t
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry
@@ -19,6 +20,8 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geome
 MODE_OF = {"exclusive": "whole", "slice": "mig", "shared": "shared"}
 # More replicas of one class than this are a typing error.
 MOST_REPLICAS = 1_000_000
+# GPUs of a host are the bits of a number.
+MOST_GPUS = 62
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,6 @@ class FleetAnswer:
     opened: int
     opened_bound: float
     solver: str | None = None
-    notes: tuple[str, ...] = field(default=())
 
     @property
     def gaps(self) -> dict[str, float]:
@@ -162,22 +164,30 @@ def _each(kind: type[Kind], entries: Iterable[Mapping[str, t.Any]]) -> tuple[Kin
 def check(problem: FleetProblem) -> None:
     """Is the problem sound?
 
-    :raises FleetError: two of one name, an unknown model, isolation, mode or team, a negative number, or more replicas than anyone means.
+    :raises FleetError: two of one name, an unknown model, isolation or mode, a negative or endless number, more GPUs than a host may have,
+        or more replicas than anyone means.
     """
     _unique("model", [model.name for model in problem.models])
     _unique("host", [host.name for host in problem.hosts])
     _unique("class", [one.key for one in problem.classes])
     _unique("quota of team", [quota.team for quota in problem.quotas])
     models = {model.name for model in problem.models}
+    for model in problem.models:
+        _positive(f"model {model.name}", memory_mib=model.memory_mib)
     for host in problem.hosts:
         if host.model not in models:
             raise FleetError(f"host {host.name}: there is no model {host.model}")
         if set(host.modes) - set(MODE_OF.values()):
             raise FleetError(f"host {host.name}: its modes {', '.join(host.modes)} are not all of mig, whole and shared")
+        if host.gpus > MOST_GPUS:
+            raise FleetError(f"host {host.name}: {host.gpus} GPUs are more than {MOST_GPUS}")
         _positive(
             f"host {host.name}", gpus=host.gpus, cpus=host.cpus, ram_mib=host.ram_mib, clients=host.clients, reserve_mib=host.reserve_mib
         )
     for one in problem.classes:
+        unknown = sorted({*one.models, *one.not_models} - models)
+        if unknown:
+            raise FleetError(f"class {one.key}: there is no model {unknown[0]}")
         if one.isolation not in MODE_OF:
             raise FleetError(f"class {one.key}: isolation {one.isolation} is none of {', '.join(MODE_OF)}")
         _positive(
@@ -202,5 +212,5 @@ def _unique(what: str, names: list[str]) -> None:
 
 def _positive(whose: str, **numbers: float) -> None:
     for name, number in numbers.items():
-        if not number >= 0:
-            raise FleetError(f"{whose}: {name} is {number}; it cannot be negative")
+        if not 0 <= number < math.inf:
+            raise FleetError(f"{whose}: {name} is {number}; it must be a number from 0 on")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The whole fleet as a linear program over groups of equal hosts, solved priority by priority: how many of each class go where.
+"""The whole fleet as a linear program over groups of hosts that are alike, solved priority by priority: how many of each class go where.
 
 Columns: replicas of a class at an option, and GPUs of a group with a pattern. Rows: the replicas asked for; of each shape in a group no
 more than its patterns supply; GPUs, CPU and RAM of a group; quotas. Each priority in turn is served as far as it goes and then held there;
@@ -52,7 +52,7 @@ MOST_APART = 1e4
 NEARLY_ALL = 0.9999
 # How often rows for classes that must be spread are added in a stage; from so many replicas without a place of their own on; and how many
 # of the smallest slices a GPU has.
-MOST_SPREADS, SPREAD_FROM, MOST_ON_GPU = 4, 0.5, 7
+MOST_SPREADS, SPREAD_FROM, MOST_SLICES = 4, 0.5, 7
 # The share of the program's value that it owes to broken numbers from which on they are not to be rounded, but kept out.
 BROKEN = 2e-6
 # The part of the rounds before in the mean of their prices.
@@ -370,14 +370,11 @@ class FleetProgram:
             able = []  # The program keeps within that one since the last stage.
         else:
             self._leave()
-        outcome, slack = self._opened()
+        outcome, slack = self._priced(self._opening_cost)
         parts = self.bounds.parts(outcome, slack, self._opening_cost(), sorted(served, reverse=True)[:-1], able)
         row = self.rows.level[min(served)]
         least = max((int(numpy.floor(1e-6 - part.value)) + 1 for part in unable), default=0)
         return Fewest(dict(served), least, tuple((part.value, max(0.0, float(part.duals[row]))) for part in parts))
-
-    def _opened(self) -> tuple[Outcome, float]:
-        return self._priced(self._opening_cost)
 
     def _level(self, held: dict[int, int]) -> Level:
         """What the parts of a stage say."""
@@ -470,7 +467,7 @@ class FleetProgram:
         for number, group in enumerate(options.groups):
             board = options.boards[group.board]
             limit = options.per_host[options.klass]
-            mine = numpy.flatnonzero((options.group == number) & (amount > 1.0) & (limit < group.gpus * MOST_ON_GPU))
+            mine = numpy.flatnonzero((options.group == number) & (amount > 1.0) & (limit < group.gpus * MOST_SLICES))
             if board.shared or not len(mine):
                 continue
             here = [(column, pattern) for column, where, pattern in self.pattern_columns if where == number]

@@ -155,9 +155,9 @@ class Seats:
         if dealt is not None:
             self._seat(dealt)
 
-    def needs(self, klass: Ints) -> Floats:
-        """CPU and RAM of replicas of these classes, shape (classes, 2)."""
-        return self.options.needs[klass]
+    def needs(self, klass: Ints | int) -> Floats:
+        """CPU and RAM (GiB) of a replica of a class, shape (2,), or of each of these, shape (classes, 2)."""
+        return t.cast("Floats", self.options.needs[klass])
 
     def add(self, klass: Ints, shape: Ints, host: Ints, gpus: Ints) -> None:
         """More replicas; the caller has seen that there is room."""
@@ -209,7 +209,8 @@ class Seats:
 
     @property
     def loads(self) -> tuple[Floats, Bools]:
-        """(CPU and RAM of what is on each GPU, shape (hosts, GPUs, 2); GPUs that are part of a replica with several). Nobody writes to it."""
+        """(CPU and RAM of what is on each GPU, shape (hosts, GPUs, 2); GPUs that are part of a replica with several). Not to be
+        written to."""
         if self._loads is None:
             self._loads = self._added_up()
         return self._loads

@@ -35,7 +35,7 @@ class Swap:
     def make_room(self, klass: int, host: int, gpu: int) -> tuple[int, int] | None:
         """(host, GPU) where one more of the class fits now, after a swap: what is on this GPU is there then. None: no swap was found."""
         seats, room = self.seats, self.seats.room
-        need = seats.needs(numpy.asarray([klass]))[0]
+        need = seats.needs(klass)
         # Nobody gains CPU or RAM by a swap: what both hosts have left together must do.
         if not (room.left[host] + room.left >= need - NEARLY).all(axis=1).any():
             return None
@@ -85,7 +85,7 @@ class Swap:
         present = seats.present()
         present = present[able[seats.shape[present]] & ~full[seats.host[present]]]
         need = seats.needs(seats.klass[present])
-        enough = (room.left[seats.host[present]] + need - seats.needs(numpy.asarray([klass]))[0] >= -NEARLY).all(axis=1)
+        enough = (room.left[seats.host[present]] + need - seats.needs(klass) >= -NEARLY).all(axis=1)
         present, need = present[enough], need[enough]
         if not len(present):
             return None

@@ -18,7 +18,7 @@ from functools import lru_cache
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import choose, first_joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, Slices
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Hint, Need, Resources
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Hint, Need, Resources, Sharing
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import patterns_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
@@ -197,7 +197,12 @@ class _Stock:
         for way, column in group.uses.items():
             for _turn in range(values[column] if way != "whole" else 0):
                 state = rest.pop(0)
-                entry = _Share(state.gpu.uuid, state.memory_free, state.compute_free, state.host.shared_max - len(state.tenants))
+                entry = _Share(
+                    state.gpu.uuid,
+                    state.memory_free,
+                    state.compute_free,
+                    state.host.most_sharers(state.gpu, t.cast(Sharing, way)) - len(state.tenants),
+                )
                 self._shares[state.host.name][(id(group), way)].append(entry)
         for column, way, mix in group.mixes:
             for _turn in range(values[column]):

@@ -50,7 +50,7 @@ def _fullest(room: tuple[int, int], items: Sequence[Item], prices: Floats) -> tu
     taken: list[tuple[int, int, t.Any]] = []
     for number in numpy.flatnonzero((prices > NOTHING).any(axis=0)).tolist():
         item, price = items[number], numpy.where(prices[:, number] > NOTHING, prices[:, number], -1.0)
-        part, left = 1, min(item.most, *(whole // one for whole, one in zip(room, item[:2], strict=True) if one))
+        part, left = 1, min((item.most, *(whole // one for whole, one in zip(room, item[:2], strict=True) if one)))
         while left > 0:
             # Any number up to the limit is a sum of these parts, each taken or not.
             part = min(part, left)

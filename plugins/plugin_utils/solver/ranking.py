@@ -22,7 +22,6 @@ if t.TYPE_CHECKING:
 
 MOST_REMEMBERED = 1_024
 """Different requests whose worths are kept; a stream with more kinds than that forgets them all now and then."""
-NOWHERE = float("-inf")
 
 Worth = Callable[[Pool, Request, Options], "Floats"]
 
@@ -83,8 +82,8 @@ class Kept:
         self._now[changed] = measured[: len(changed)]
         self._version[changed] = pool.version[changed]
         kept: Floats = measured[len(changed) :] - self._now[options.node]
-        points: Floats = np.floor(100 / (1 + np.exp(-(kept + request.size) / WHOLE)))
         if self._coarse:
+            points: Floats = np.floor(100 / (1 + np.exp(-(kept + request.size) / WHOLE)))
             return points
         return kept
 

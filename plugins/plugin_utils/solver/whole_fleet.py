@@ -4,9 +4,9 @@
 """Plan a whole fleet at once: 100,000 GPUs and more, with bounds that say how far from the best the plan can be.
 
 The objective is lexicographic: as many replicas of the highest priority as possible, then of the next, and so on; then as few GPUs
-opened as possible. Stages: a linear program over groups of equal hosts (``fleet_program``), whole numbers (``fleet_rounding``), hosts
-(``fleet_expansion``, ``fleet_exchange``), GPUs and what was left over (``fleet_seats``, ``fleet_filling``), on small fleets then a few
-hosts at a time (``fleet_windows``).
+opened as possible. Stages: a linear program over groups of hosts that are alike (``fleet_program``), whole numbers (``fleet_rounding``),
+hosts (``fleet_expansion``, ``fleet_exchange``), GPUs and what was left over (``fleet_seats``, ``fleet_filling``), on small fleets
+then a few hosts at a time (``fleet_windows``).
 """
 
 from __future__ import annotations
