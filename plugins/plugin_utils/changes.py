@@ -24,7 +24,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Need,
     Problem,
     Solution,
-    planned,
+    carried_out,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Change, Proposal, change_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
@@ -56,6 +56,8 @@ TRIES: t.Final = 8
 BUDGET: t.Final = 40_000
 #: Work for the smallest plan that looks at all who wait together.
 ONE_PLAN: t.Final = 1_600
+#: What holds only once the plan is carried out is told beside what holds at once where it costs so many times less.
+CHEAPER: t.Final = 2
 #: At most so many GPUs are added to find out how many it takes.
 MOST_GPUS: t.Final = 64
 #: Kinds that may need any host of the fleet, and not only the one where the place is: others use a raised quota elsewhere.
@@ -98,7 +100,10 @@ def propose(
     for key, change in by_hosts(search, [key for key, each in found.items() if not each.changes]):
         found[key] = replace(found[key], changes=(change,))
     for key, change in search.later.items():
-        found[key] = found[key] if found[key].changes else replace(found[key], changes=(change,))
+        if not found[key].changes:
+            found[key] = replace(found[key], changes=(change,))
+        elif change.cost * CHEAPER <= found[key].changes[0].cost:
+            found[key] = replace(found[key], afterwards=change)
     return [found[(each.service, each.replica)] for each in solution.unplaced]
 
 
@@ -289,7 +294,7 @@ class Search(Trials):
         if solution is None or not missing:
             return self.scene, number
         self.words = {each: "group" for each in range(1, need.replicas + 1) if each not in missing}
-        return Scene(planned(problem, solution), solution, self.leases), missing[0]
+        return Scene(carried_out(problem, solution), solution, self.leases), missing[0]
 
     def _environment(self, need: Need, name: str, number: int) -> Iterator[Option]:
         """Another environment; and that with whatever else is in the way there."""

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.asked import question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge, drivers_below
@@ -121,7 +122,10 @@ def plan_fleet(
     solution, emptied, closer = _decided(problem, move, 0 if any(host.get("unread") for host in hosts.values()) else consolidate)
     without_place = {each.service for each in solution.unplaced}
     models = as_models_need(manifest for manifest in manifests if manifest.service in without_place)
-    explained = propose(problem, solution, lease_ends(hosts), boards_of(catalogue), models=models)
+    leases, boards = lease_ends(hosts), boards_of(catalogue)
+    explained = propose(problem, solution, leases, boards, models=models)
+    # What was asked so that these have no place, as it is once the plan is written.
+    asked = question_of(problem, solution, leases, boards) if solution.unplaced else None
     solution = told(solution, explained)
     adopted = [manifest.service for manifest in manifests if manifest.model.lifecycle == "adopted"]
     plans: dict[str, HostPlan] = {}
@@ -131,7 +135,6 @@ def plan_fleet(
             plans[host.name] = make_host_plan(host, solution, facts or {}, digests, adopted, last, found is not None)
         elif last is not None:
             plans[host.name] = keep_host_plan(host, solution, facts, digests, adopted, last)
-    unplaced = unplaced_lines(solution.unplaced)
     settings = {manifest.service: manifest.settings() for manifest in manifests}
     known = None if last_fleet is None else read_settings(*last_fleet)
     # One that was written before there were settings says nothing of them, and is not written again for that alone.
@@ -140,10 +143,11 @@ def plan_fleet(
     turns = made if made.steps or last_fleet is None else read_turns(*last_fleet)
     same = last_fleet is not None and all(plan is previous.get(name) for name, plan in plans.items())
     if same and last_fleet is not None:
-        unplaced = as_told(*last_fleet, unplaced)
+        solution = replace(solution, unplaced=as_told(*last_fleet, solution.unplaced, asked))
+    unplaced = unplaced_lines(solution.unplaced)
     # What stands was proven when it was made; asked again with everybody where they are, less would be.
     proof = (read_proof(*last_fleet, unplaced) if same and last_fleet is not None else None) or proof_data(solution)
-    fleet, bare = fleet_text(unplaced, settings, turns, proof), fleet_text(unplaced, None, turns)
+    fleet, bare = fleet_text(unplaced, settings, turns, proof, asked), fleet_text(unplaced, None, turns)
     if same and known is None and last_fleet is not None and last_fleet[1] == bare:
         fleet = bare
     return Planned(

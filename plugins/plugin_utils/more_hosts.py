@@ -41,13 +41,17 @@ def _has_room(alone: Need, gpu: Gpu) -> bool:
     return bool(make_plan(Problem((host,), (alone,)), trial=True).placements)
 
 
+# What a host of the same environment has from its policy.
+_ALIKE: t.Final = ("shared_max", "shared_reserve_mib", "shared_compute", "ports")
+
+
 def host_with(need: Need, like: Host | None, gpu: Gpu, name: str, count: int) -> Host:
     """A host with empty GPUs of this kind."""
     # Room is kept where no mode has to change first.
     mig = need.keep_room and need.isolation == "slice"
     made = new_gpus(gpu, [f"GPU-{name}-{number}" for number in range(count)], need.count if must_join(need) else None)
     gpus = tuple(replace(each, mig=mig) for each in made)
-    more: dict[str, t.Any] = {} if like is None else {"shared_reserve_mib": like.shared_reserve_mib, "ports": like.ports}
+    more: dict[str, t.Any] = {} if like is None else {field: getattr(like, field) for field in _ALIKE}
     more["data_classes"] = (need.data_class,) if need.data_class else ()
     modes = tuple(sorted({MODE_OF[need.isolation], *(() if like is None else like.modes)}))
     free = Resources(None, None, None, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import typing as t
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils import plan_record
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -325,9 +325,12 @@ class _Fleet(Strict):
     steps: list[str] = Field(default_factory=list)
     outages: list[dict[str, t.Any]] = Field(default_factory=list)
     proof: dict[str, t.Any] | None = None
+    asked: str | None = None
 
 
 Settings = Mapping[str, Mapping[str, str]]
+# Between why there is no place and what would help.
+_HELPS = "; what would help: "
 
 
 @dataclass(frozen=True)
@@ -350,10 +353,16 @@ def read_turns(path: str, text: str) -> Turns:
     return Turns(tuple(found.steps), tuple(found.outages))
 
 
-def fleet_text(unplaced: Iterable[Data], settings: Settings | None = None, turns: Turns | None = None, proof: Data | None = None) -> str:
+def fleet_text(
+    unplaced: Iterable[Data],
+    settings: Settings | None = None,
+    turns: Turns | None = None,
+    proof: Data | None = None,
+    asked: str | None = None,
+) -> str:
     """The text of ``fleet.yml``: what belongs to no host. ``settings``: digests by service and part; None: nobody knows them.
 
-    ``proof``: as :func:`proofs.proof_data` has it.
+    ``proof``: as :func:`proofs.proof_data` has it. ``asked``: as :func:`asked.word_of` has it, for those without a place.
     """
     known = [] if settings is None else [{"service": name, **parts} for name, parts in sorted(settings.items()) if parts]
     lines = ["plan: 1", *_lines("unplaced", list(unplaced)), *([] if settings is None else _lines("settings", known))]
@@ -361,6 +370,7 @@ def fleet_text(unplaced: Iterable[Data], settings: Settings | None = None, turns
         lines += ["steps:", *(f"  - {_scalar(step)}" for step in turns.steps)]
         lines += _lines("outages", turns.outages) if turns.outages else []
     lines += [f"proof: {flow(proof)}"] if proof else []
+    lines += [f"asked: {_scalar(asked)}"] if asked else []
     return "\n".join([*lines, ""])
 
 
@@ -370,14 +380,23 @@ def read_proof(path: str, text: str, unplaced: Sequence[Data]) -> Data | None:
     return found.proof if found.unplaced == list(unplaced) else None
 
 
-def as_told(path: str, text: str, unplaced: Iterable[dict[str, t.Any]]) -> list[dict[str, t.Any]]:
-    """The same lines; where the last plan told besides whom somebody gave way to, and nothing else has changed, as it told them."""
-    last = {(line.get("service"), line.get("replica")): str(line.get("reason")) for line in check(_Fleet, read_yaml(text, path)).unplaced}
-    lines = []
-    for line in unplaced:
-        before = last.get((line["service"], line["replica"]), "")
-        lines.append({**line, "reason": before} if before.endswith(f": {line['reason']}") else line)
-    return lines
+def as_told(path: str, text: str, unplaced: Sequence[Unplaced], asked: str | None) -> tuple[Unplaced, ...]:
+    """The same; as the last plan told them where that was ``asked`` the same, or told besides whom somebody gave way to.
+
+    What would help is looked for from where everybody is, so a second look might find something else that helps as well.
+
+    :raises FleetError: not of this form.
+    """
+    found = check(_Fleet, read_yaml(text, path))
+    last = {f"{line.get('service')}-{line.get('replica')}": str(line.get("reason")) for line in found.unplaced}
+    same = asked is not None and asked == found.asked
+    told = []
+    for each in unplaced:
+        before = last.get(f"{each.service}-{each.replica}", "")
+        reason, _helps, help_ = before.partition(_HELPS)
+        known = help_ and (same or before.endswith(f": {reason_of(each)}"))
+        told.append(replace(each, reason=reason, help=help_) if known else each)
+    return tuple(told)
 
 
 def read_settings(path: str, text: str) -> Settings | None:
@@ -403,9 +422,12 @@ def settings_lines(before: Settings, after: Settings, there: Iterable[str], chan
 
 def unplaced_lines(unplaced: Iterable[Unplaced]) -> list[dict[str, t.Any]]:
     """``{service, replica, reason}``; the reason ends with the nearest thing that would help."""
-    return [
-        {"service": each.service, "replica": each.replica, "reason": f"{each.reason}; what would help: {each.help}"} for each in unplaced
-    ]
+    return [{"service": each.service, "replica": each.replica, "reason": reason_of(each)} for each in unplaced]
+
+
+def reason_of(unplaced: Unplaced) -> str:
+    """Why there is no place, and the nearest thing that would help, in one line."""
+    return f"{unplaced.reason}{_HELPS}{unplaced.help}"
 
 
 def _lines(name: str, entries: Sequence[Data]) -> list[str]:

@@ -444,3 +444,19 @@ class Solution:
 def planned(problem: Problem, solution: Solution) -> Problem:
     """The problem as it is once this solution's plans are written: everybody is where they say."""
     return replace(problem, previous=(*solution.placements, *solution.waiting), changed=frozenset())
+
+
+def carried_out(problem: Problem, solution: Solution) -> Problem:
+    """As :func:`planned`, once the plans are carried out, too: every GPU has the layout that it is to have."""
+
+    def laid_out(host: Host, gpu: Gpu) -> Gpu:
+        layout = solution.layouts.get((host.name, gpu.uuid))
+        if layout is None:
+            return gpu
+        # Nobody takes away what somebody computes on.
+        there = {one.slice: one for one in gpu.instances if one.outsiders or one.slice in layout.slices}
+        slices = sorted({*there, *layout.slices}, key=lambda one: (one.start, one.profile))
+        return replace(gpu, mig=layout.mode == "mig", instances=tuple(there.get(one) or Instance(one) for one in slices))
+
+    hosts = tuple(replace(host, gpus=tuple(laid_out(host, gpu) for gpu in host.gpus)) for host in problem.hosts)
+    return replace(planned(problem, solution), hosts=hosts)

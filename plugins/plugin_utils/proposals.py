@@ -38,22 +38,32 @@ class Change:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Why a replica has no place, in a word of :data:`repair_kinds.CAUSES`, and the cheapest changes, each of which would give it one."""
+    """Why a replica has no place, in a word of :data:`repair_kinds.CAUSES`, and the cheapest changes, each of which would give it one.
+
+    ``afterwards``: a far cheaper one that does so only once this plan is carried out.
+    """
 
     service: str
     replica: int
     cause: str
     changes: tuple[Change, ...] = ()
+    afterwards: Change | None = None
 
     @property
     def sentence(self) -> str:
         """All of them; empty when none was found."""
-        return ", or ".join(change.sentence for change in self.changes)
+        then = [] if self.afterwards is None else [f"{self.afterwards.sentence}, once this plan is carried out"]
+        return ", or ".join([*(change.sentence for change in self.changes), *then])
 
     def data(self) -> dict[str, t.Any]:
         """For JSON."""
-        told = [{"kind": change.kind, "change": change.sentence, "gives_way": list(change.lost)} for change in self.changes]
-        return {"service": self.service, "replica": self.replica, "cause": self.cause, "changes": told}
+        changes = [_told(change) for change in self.changes]
+        then = {} if self.afterwards is None else {"afterwards": _told(self.afterwards)}
+        return {"service": self.service, "replica": self.replica, "cause": self.cause, "changes": changes, **then}
+
+
+def _told(change: Change) -> dict[str, t.Any]:
+    return {"kind": change.kind, "change": change.sentence, "gives_way": list(change.lost)}
 
 
 def told(solution: Solution, proposals: Iterable[Proposal]) -> Solution:

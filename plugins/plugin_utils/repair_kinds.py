@@ -290,11 +290,17 @@ def _done_by(option: Option, earlier: Parts, later: Parts) -> bool:
     """Do later ones do it again, or others more of it: stop more replicas of a service, or raise a priority further?"""
     before, after = ([edit for _cause, other in parts for edit in other.edits] for parts in (earlier, later))
 
+    def exceeded(edit: Edit) -> bool:
+        return edit.field in _MUCH and any(each[:3] == edit[:3] and _much(each) > _much(edit) for each in before)
+
+    # What goes with a priority that an earlier one raises further, the earlier one does as well.
+    less = any(map(exceeded, option.edits))
+
     def again(edit: Edit) -> bool:
         same = [_much(each) for each in after if each[:3] == edit[:3]]
         if edit.field not in _MUCH:
-            return bool(same)
-        return any(much >= _much(edit) for much in same) or any(each[:3] == edit[:3] and _much(each) > _much(edit) for each in before)
+            return bool(same) or (less and edit in before)
+        return any(much >= _much(edit) for much in same) or exceeded(edit)
 
     return all(map(again, option.edits))
 

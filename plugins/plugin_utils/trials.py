@@ -14,7 +14,7 @@ from functools import cached_property
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement, Problem, Solution, planned
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement, Problem, Solution, carried_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import TeamBooks
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
@@ -37,7 +37,7 @@ class Trials:
     """
 
     def __init__(self, problem: Problem, solution: Solution, leases: Mapping[str, str], budget: int) -> None:
-        self.now = planned(problem, solution)
+        self.now = carried_out(problem, solution)
         self.solution = solution
         self.many = len(solution.unplaced) > MANY and len(solution.unplaced) * len(problem.hosts) > 16 * MANY
         self.budget = self.left = budget // 2 if self.many else budget

@@ -275,11 +275,10 @@ def _board(problem: Problem, catalogue: Catalogue, asked: str) -> Gpu:
         found = [known[wanted]] if wanted in known else [gpu for board, gpu in sorted(known.items()) if wanted in board]
         if len(found) == 1:
             gpu = found[0]
-            joined = max(
-                (each.links for host in problem.hosts for each in host.gpus if each.board == gpu.board and each.links),
-                key=len,
-                default=gpu.links,
-            )
+            # Others may be joined as its maker joins them, whatever is known of those that are there.
+            sold = [each for each in boards_of(catalogue) if each.board == gpu.board]
+            there = (each for host in problem.hosts for each in host.gpus if each.board == gpu.board)
+            joined = max((each.links for each in (*there, *sold) if each.links), key=len, default=gpu.links)
             return Gpu("", "", gpu.board, gpu.memory_mib, gpu.geometry, mps_clients=gpu.mps_clients, links=joined)
         if len(found) > 1:
             names = ", ".join(gpu.board for gpu in found)
