@@ -21,7 +21,8 @@ class Board:
 
     ``joined``: how many of them NVLink joins with each other where it joins most; 1 where it joins none, or that is not known.
     ``without_mig``: its sources say that it has none; False also where nobody knows.
-    ``memory_gb`` is the marketing size: plans use what NVML reports. ``confidence``: high, medium or low, of all its numbers together.
+    ``capability``: its compute capability (``8.0``). ``memory_gb`` is the marketing size: plans use what NVML reports.
+    ``confidence``: high, medium or low, of all its numbers together.
     """
 
     id: str
@@ -32,6 +33,7 @@ class Board:
     confidence: str
     joined: int = 1
     without_mig: bool = False
+    capability: str | None = None
 
 
 class Catalogue:
@@ -52,6 +54,7 @@ class Catalogue:
                 entry["confidence"],
                 _joined(entry),
                 entry["mig"].get("supported") is False,
+                entry.get("compute_capability"),
             )
             self.boards[board.id] = board
             self._by_device.update(dict.fromkeys((each.lower() for each in entry["pci_device_ids"]), board))

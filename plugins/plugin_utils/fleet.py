@@ -123,7 +123,7 @@ def plan_fleet(
     without_place = {each.service for each in solution.unplaced}
     models = as_models_need(manifest for manifest in manifests if manifest.service in without_place)
     leases, boards = lease_ends(hosts), boards_of(catalogue)
-    explained = propose(problem, solution, leases, boards, models=models)
+    explained = propose(_with_boards_to_buy(problem, solution, judge, catalogue, hosts, manifests), solution, leases, boards, models=models)
     # What was asked so that these have no place, as it is once the plan is written.
     asked = question_of(problem, solution, leases, boards) if solution.unplaced else None
     solution = told(solution, explained)
@@ -293,6 +293,32 @@ def _bars(
         return {}
     read = {name: host["facts"] for name, host in hosts.items() if host.get("facts") is not None and not _is_down(host)}
     return judge.bars(catalogue, read, [manifest.data() for manifest in manifests], drivers_below(hosts))
+
+
+def _with_boards_to_buy(
+    problem: Problem,
+    solution: Solution,
+    judge: Judge | None,
+    catalogue: Catalogue,
+    hosts: Mapping[str, Mapping[str, t.Any]],
+    manifests: Sequence[Manifest],
+) -> Problem:
+    """The problem, with what the gate would say of each board of the catalogue on a host like the first one of each environment, for the
+    services without a place: it is no use to buy what it refuses."""
+    without_place = {each.service for each in solution.unplaced}
+    if judge is None or not without_place:
+        return problem
+    gpus = [{"name": board.id, "compute_capability": board.capability} for board in catalogue.boards.values()]
+    like: dict[str, dict[str, t.Any]] = {}
+    seen: set[str] = set()
+    for host in problem.hosts:
+        facts = hosts[host.name].get("facts") if host.name in hosts else None
+        if facts is not None and not host.down and host.environment not in seen:
+            seen.add(host.environment)
+            like[host.name] = {**facts, "gpus": gpus}
+    asked = [manifest.data() for manifest in manifests if manifest.service in without_place]
+    more = judge.bars(catalogue, like, asked)
+    return replace(problem, needs=tuple(replace(need, bars={**more.get(need.service, {}), **need.bars}) for need in problem.needs))
 
 
 def _gate_notes(states: Iterable[Host], needs: Iterable[Need], solution: Solution) -> Iterator[str]:

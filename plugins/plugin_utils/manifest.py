@@ -259,6 +259,8 @@ class ModelNeed(Strict):
     @model_validator(mode="after")
     def _has_one_cache(self) -> ModelNeed:
         heads, compressed = (self.kv_heads, self.head_dim), (self.kv_rank, self.rope_dim)
+        if None not in heads and None not in compressed:
+            raise Wrong("it says twice what its KV cache holds", "leave out kv_heads and head_dim, or kv_rank and rope_dim")
         if (None in heads) == (None in compressed) or any(each is not None for each in (heads if None in heads else compressed)):
             raise Wrong(
                 "it does not say what its KV cache holds", "write kv_heads and head_dim, or kv_rank and rope_dim where it is compressed"
@@ -452,6 +454,8 @@ class ManifestModel(Strict):
             raise Wrong(f"there is no port named '{self.route.port}'", _known_ports(self.ports), "route", "port")
         if self.rollout.warm_up is not None and self.health is None:
             raise Wrong("a warm-up request needs to know the port", "add 'health: {port: ...}'", "rollout", "warm_up")
+        if self.lease is None and "lease" in self.model_fields_set:
+            raise Wrong("it says nothing, so that no place would ever end", "write '{days: 14}', or leave 'lease' out", "lease")
         _targets_differ(self.volumes)
         _not_itself(self.service, self.placement)
         if self.lifecycle == "managed":

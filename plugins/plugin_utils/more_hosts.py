@@ -14,7 +14,7 @@ from functools import lru_cache
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import home
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join, new_gpus, width
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Gpu, Host, Need, Problem, Resources
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MPS, Gpu, Host, Need, Problem, Resources
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import Edit, Option, eased
 
 
@@ -63,6 +63,11 @@ def words_of(need: Need, gpu: Gpu, count: int) -> str:
     each = gpus_of(need, gpu)
     gpus = f"{each} free GPUs" if each > 1 else "a free GPU"
     gpus += " that NVLink joins" if must_join(need) else ""
+    # What a new host may have only if somebody says so.
+    if need.isolation == "shared":
+        gpus += f" that may be shared{' by MPS' if need.sharing == MPS else ''}"
+    elif need.keep_room and need.isolation == "slice":
+        gpus += " in MIG mode"
     return f"{f'a host of {home(need)} with' if count == 1 else f'{count} hosts of {home(need)}, each with'} {gpus} ({gpu.board})"
 
 
@@ -117,12 +122,13 @@ class Kinds:
         return None
 
     def _is_refused(self, need: Need, board: str) -> bool:
-        """Does the compatibility gate refuse a board on every host that has it?"""
+        """Does the compatibility gate refuse a board on every host that has it, or where none has it, on one like those that there are?"""
         if not any(name == board for _host, name in need.bars):
             return False
         own = [host for host in self._problem.hosts if host.environment == need.environment]
         hosts = [host for host in own if any(gpu.board == board for gpu in host.gpus)]
-        return bool(hosts) and all((host.name, board) in need.bars for host in hosts)
+        refused = ((host.name, board) in need.bars for host in hosts or own)
+        return all(refused) if hosts else any(refused)
 
 
 def _kinds(several: Sequence[Kind], joined: int) -> list[Kind]:
@@ -139,9 +145,10 @@ def _eases(need: Need) -> Iterator[tuple[str, tuple[Edit, ...]]]:
     own: list[tuple[str, tuple[Edit, ...]]] = []
     if need.profile is not None:
         own.append(("leave 'profile' out", (Edit("service", need.service, "profile", None),)))
-    if need.models or need.not_models:
-        edits = (Edit("service", need.service, field, ()) for field in ("models", "not_models"))
-        own.append(("leave 'models' and 'not_models' out", tuple(edits)))
+    written = [field for field in ("models", "not_models") if getattr(need, field)]
+    if written:
+        names = " and ".join(f"'{field}'" for field in written)
+        own.append((f"leave {names} out", tuple(Edit("service", need.service, field, ()) for field in written)))
     if must_join(need):
         own.append(("leave 'nvlink: required' out", (Edit("service", need.service, "nvlink", "preferred"),)))
     for several in itertools.chain(itertools.combinations(own, 1), itertools.combinations(own, 2)):

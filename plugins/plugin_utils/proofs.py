@@ -40,7 +40,8 @@ def proof_lines(solution: Solution) -> Iterator[str]:
             parts.append("nobody else could be served, unless somebody else stops or moves")
         used = len({uuid for place in solution.placements for uuid in place.gpus})
         if proof.gpus is not None and not solution.unplaced:
-            fewest = min(used, proof.gpus)
+            # The solver counts no GPU that is open for others anyway.
+            fewest = max(min(used, proof.gpus), min(used, 1))
             parts.append(f"the plan uses {several(used, 'GPU')}; no plan uses fewer than {fewest}, also if nobody wished to be spread")
         if parts:
             yield f"proven by {proof.solver}: {'; '.join(parts)}"

@@ -193,7 +193,7 @@ def _largest_at_once(problem: Problem, now: Solution) -> int:
 def _missing_words(problem: Problem, solution: Solution) -> str:
     wanted = sum(need.replicas for need in problem.needs)
     if not solution.unplaced:
-        return f"all {wanted} replicas have a place"
+        return f"all {wanted} replicas have a place" if wanted > 1 else "each replica has a place"
     return f"{len(solution.unplaced)} of {wanted} replicas have no place"
 
 

@@ -46,6 +46,10 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
         "m/a.yml:7: gpu.memory: 60 GiB is more than a slice 1g.10gb has; "
         "ask for less, or for a larger profile, or leave one of the two out",
     ),
+    "a lease of which nothing is said": (
+        {"lease": "null"},
+        "m/a.yml:9: lease: it says nothing, so that no place would ever end; write '{days: 14}', or leave 'lease' out",
+    ),
     "a notice before any lease begins": (
         {"lease": "{days: 1, notice_hours: 9000}"},
         "m/a.yml:9: lease.notice_hours: 9000 is not right; it must be at most 8784",

@@ -29,7 +29,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal, told
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import CAUSES, COSTS
 from ansible_collections.gpuops.fleet.tests.bench.planner import explanations, planted, small_fleet
-from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem, wired
 
 CASES = {case.name: case for case in planted.cases(quick=True)}
 
@@ -329,8 +329,8 @@ def test_where_no_kind_of_gpu_would_serve_a_host_is_told_with_what_the_service_c
     busy = place("found", "0", mode="whole")
     for more, words in (
         ({"profile": "1g.10gb"}, "leave 'profile' out"),
-        ({"models": ("l40s",)}, "leave 'models' and 'not_models' out"),
-        ({"profile": "1g.10gb", "models": ("l40s",)}, "leave 'profile' out; and leave 'models' and 'not_models' out"),
+        ({"models": ("l40s",)}, "leave 'models' out"),
+        ({"profile": "1g.10gb", "models": ("l40s",)}, "leave 'profile' out; and leave 'models' out"),
     ):
         asked = problem([host(gpu())], [need("found", "exclusive", adopted=True), need(memory_mib=60000, replicas=2, **more)], (busy,))
         found = proposals(asked)
@@ -575,3 +575,41 @@ def test_a_part_stays_where_more_would_have_to_go_without_it() -> None:
     (found,) = proposals(problem([host(gpu(0), gpu(1))], needs, before))
     assert found.changes[0].sentence.endswith("; and let it be on one host with old ('apart')")
     assert len(found.changes[0].lost) == 1
+
+
+def test_one_priority_is_told_where_lower_and_higher_ones_are_in_the_way() -> None:
+    """NVLink joins the three; what the slice's owner would have to be below is less than what the sharer's is."""
+    gpus = [replace(each, pci=f"0000:{3 - number:02x}:00.0") for number, each in enumerate(wired([gpu(0), gpu(1), gpu(2)], [0, 1, 2]))]
+    there = (place("s0", "0:1g.10gb@0"), place("s4", "1", mode="shared"))
+    low, high = need("s0", priority=10), need("s4", "shared", 18_000, priority=90)
+    wide = need("s3", "exclusive", count=3, nvlink="required", priority=10)
+    asked = problem([host(*gpus, modes=("mig", "whole", "shared"))], [low, high, wide], there)
+    (found,) = proposals(asked)
+    assert "raise its priority to 91" in found.sentence
+    assert "priority to 11" not in found.sentence
+    assert places(asked, found)
+
+
+def test_a_priority_is_not_told_where_a_gpu_would_have_to_change_for_the_room_of_a_rollout() -> None:
+    """Once the slices are cut, room for a whole GPU is on none of them."""
+    fleet = [host(gpu(0), gpu(1))]
+    cut, big = need("lo", memory_mib=22_000, replicas=2, priority=90), need("big", "exclusive", 18_000, priority=50, keep_room=True)
+    asked = replace(problem(fleet, [cut, big]), preemption=True)
+    (found,) = proposals(asked)
+    assert [change.kind for change in found.changes] == ["hosts"]
+
+
+@pytest.mark.parametrize(("most", "hosts"), [(1, 8), (64, 1)])
+def test_more_hosts_share_their_gpus_as_policy_has_it(most: int, hosts: int) -> None:
+    one = host(l40s(), modes=("shared",), shared_max=most)
+    asked = problem([one], [need("small", "shared", 500, replicas=most + 8)])
+    number = "a host of environment 'production' with" if hosts == 1 else f"{hosts} hosts of environment 'production', each with"
+    (found,) = {sentence for each in proposals(asked) if "host" in (sentence := each.changes[0].sentence)}
+    assert found == f"add {number} a free GPU that may be shared (l40s)"
+
+
+def test_a_board_that_the_gate_would_refuse_on_a_host_of_the_environment_is_not_told() -> None:
+    small, large = l40s(), l40s(board="l40", memory_mib=49_140)
+    asked = problem([host()], [need("big", "exclusive", 40_000, bars={("h1", "l40s"): Bar("too old", "")})])
+    (found,) = proposals(asked, boards=[small, large])
+    assert found.changes[0].sentence.endswith("with a free GPU (l40)")

@@ -16,9 +16,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, what_if
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import explain_plans
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota, Rules, Solution, Unplaced
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Limit, Problem, Quota, Rules, Solution, Unplaced
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import Answer, WhatIf, boards_of
-from decide_world import DIGEST, facts, gpu, gpu_facts, host, l40s, manifest_text, need, place, problem
+from decide_world import DIGEST, facts, gpu, gpu_facts, host, l40s, manifest_text, need, place, problem, wired
 
 CATALOGUE = door.catalogue()
 
@@ -51,6 +51,13 @@ def test_boards_that_the_fleet_does_not_have_come_from_the_catalogue() -> None:
     assert ask(asked, how_many={"board": "a100"}).lines[2].startswith("more a100-sxm4-80gb would help nobody: 3 of 3 replicas")
 
 
+@pytest.mark.parametrize("there", [wired([gpu(0), gpu(1)], [0, 1]), [gpu(number) for number in range(8)]])
+def test_more_gpus_are_joined_as_their_maker_joins_them(there: list[Gpu]) -> None:
+    """Whatever is known of the NVLink of those that the fleet has."""
+    asked = problem([host(*there)], [need("train", "exclusive", 40_000, count=4, nvlink="required", replicas=2)])
+    assert many(asked, board="a100")["gpus"] == 8
+
+
 def test_slices_are_cut_from_the_gpus_that_come() -> None:
     asked = problem([host(gpu())], [need(memory_mib=9000, replicas=22)])
     assert many(asked, board="a100", gpus=1)["gpus"] == 3
@@ -67,8 +74,8 @@ def test_nothing_more_is_needed_where_everybody_has_a_place() -> None:
     asked = problem([host(gpu())], [need()])
     assert ask(asked, how_many={"board": "l40s"}).lines == [
         "what if: nothing changes",
-        "then all 1 replicas have a place",
-        "no l40s more is needed: all 1 replicas have a place",
+        "then each replica has a place",
+        "no l40s more is needed: each replica has a place",
         "SERVICE  REPLICA  HOST  PLACE",
         "ocr      1        h1    1g.10gb@6",
     ]
