@@ -374,10 +374,16 @@ def fleet_text(
     return "\n".join([*lines, ""])
 
 
-def read_proof(path: str, text: str, unplaced: Sequence[Data]) -> Data | None:
-    """What the last plan had proven, if these were without a place then too. :raises FleetError: not of this form."""
+def read_proof(path: str, text: str, unplaced: Sequence[Data], asked: str | None, proof: Data | None) -> Data | None:
+    """What the last plan had proven, or had not, if it was ``asked`` the same; what it had proven, if these were without a place then too;
+    else ``proof``.
+
+    :raises FleetError: not of this form.
+    """
     found = check(_Fleet, read_yaml(text, path))
-    return found.proof if found.unplaced == list(unplaced) else None
+    if asked is not None and asked == found.asked:
+        return found.proof
+    return (found.proof if found.unplaced == list(unplaced) else None) or proof
 
 
 def as_told(path: str, text: str, unplaced: Sequence[Unplaced], asked: str | None) -> tuple[Unplaced, ...]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.asked import word_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import fleet_text, read_proof
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import facts, gpu_facts, manifest_text
 from ansible_collections.gpuops.fleet.tests.unit.test_plans_fleet import CATALOGUE, texts
 
@@ -63,6 +64,15 @@ def test_another_question_is_answered_anew(policy: dict[str, t.Any]) -> None:
     other = plan(first, **policy)
     assert other.fleet.splitlines()[-1] != first.fleet.splitlines()[-1]
     assert texts(plan(other, **policy)) == texts(other)
+
+
+def test_what_was_not_proven_is_not_proven_by_asking_again() -> None:
+    """A plan for a drained GPU proves nothing, and one from there that moves nobody would."""
+    unplaced = [{"service": "a", "replica": 1, "reason": "x"}]
+    bare, proven = (fleet_text(unplaced, {}, None, proof, "12ab") for proof in (None, {"solver": "s", "more": 1, "priority": 5}))
+    assert read_proof("f", bare, unplaced, "12ab", {"solver": "s", "more": 0}) is None
+    assert read_proof("f", bare, unplaced, "34cd", {"solver": "s", "more": 0}) == {"solver": "s", "more": 0}
+    assert read_proof("f", proven, unplaced, "34cd", {"solver": "s", "more": 0}) == {"solver": "s", "more": 1, "priority": 5}
 
 
 def test_replicas_written_by_hand_are_no_harm() -> None:
