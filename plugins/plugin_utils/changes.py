@@ -75,12 +75,12 @@ def propose(
     leases: Mapping[str, str] | None = None,
     boards: Sequence[Gpu] = (),
     budget: int = BUDGET,
-    models: Mapping[str, Callable[[Option], Option]] | None = None,
+    models: Mapping[str, Callable[[Option], Iterator[Option]]] | None = None,
 ) -> list[Proposal]:
     """For each replica without a place the cause and the changes, in the order of ``solution.unplaced``.
 
     ``leases``: replica -> when its lease ends, as people read it. ``boards``: GPUs that can be bought beside those that the fleet has.
-    ``models``: service -> what makes an option one for the owner of its model (``model_sizes.py``).
+    ``models``: service -> what makes of an option those for the owner of its model (``model_sizes.py``).
     """
     if not solution.unplaced:
         return []
@@ -153,7 +153,7 @@ class Search(Trials):
         leases: Mapping[str, str],
         boards: Sequence[Gpu],
         budget: int,
-        models: Mapping[str, Callable[[Option], Option]],
+        models: Mapping[str, Callable[[Option], Iterator[Option]]],
     ) -> None:
         super().__init__(problem, solution, leases, budget)
         self.leases = leases
@@ -193,7 +193,8 @@ class Search(Trials):
         cause = known.cause
         options = [(word, named(option, need.service)) for word, option in known.options]
         if need.service in self.models:
-            options = [(word, self.models[need.service](option)) for word, option in options]
+            owners = [(word, one) for word, option in options for one in self.models[need.service](option)]
+            options = sorted(owners, key=lambda each: (each[1].cost, each[1].text)) if len(owners) > len(options) else owners
         if (known.room or self.now.preemption) and self.books.limits(need) and not self.many:
             options = sorted([*options, *self._quota(need)], key=lambda each: (each[1].cost, each[1].text))
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options

@@ -68,3 +68,21 @@ def test_no_number_of_gpus_is_told_that_cannot_share_the_models_heads() -> None:
         f"ask for 2 GPUs in place of 4 ('count'): h1 has no more of one board, and {HEADS} KV heads have to share them evenly"
     )
     assert not explained(3, "{isolation: exclusive, count: 2}", "40e9")
+
+
+def test_a_model_that_is_too_large_for_one_gpu_is_told_of_several() -> None:
+    """70 billion parameters of two bytes are on no board alone; three GPUs could not share eight heads evenly."""
+    (found,) = explained(4, "{isolation: exclusive}", "70e9")
+    told = re.fullmatch(
+        r"ask for 2 GPUs in place of 1 \('count'\), which its 'model' is divided among: (\d+) MiB on each", found.changes[0].sentence
+    )
+    assert told is not None
+    assert not explained(4, "{isolation: exclusive, count: 2}", "70e9")
+    (wider,) = explained(4, "{isolation: exclusive}", "90e9")
+    assert wider.changes[0].sentence.startswith("ask for 4 GPUs in place of 1 ('count')")
+    assert not explained(4, "{isolation: exclusive, count: 4}", "90e9")
+
+
+def test_slices_are_told_of_no_number_of_gpus() -> None:
+    (found,) = explained(4, "{isolation: slice}", "70e9")
+    assert "'count'" not in found.sentence
