@@ -258,11 +258,12 @@ def _with_gpu(host: Host, uuid: str, field: str, value: t.Any) -> Host:
 
 
 def choices_of(spot: Spot) -> Iterator[Parts]:
-    """The cheapest way for each blocker, and for a place with one of them every way."""
-    if len(spot.blockers) == 1:
-        yield from (((spot.blockers[0].cause, option),) for option in spot.blockers[0].options)
-    elif spot.blockers:
+    """The cheapest way for each blocker, and every way that does for all of them."""
+    if len(spot.blockers) > 1:
         yield spot.cheapest
+    for option in spot.blockers[0].options if spot.blockers else ():
+        if all(any(option.edits == each.edits for each in other.options) for other in spot.blockers[1:]):
+            yield ((spot.blockers[0].cause, option),)
 
 
 def named(option: Option, service: str) -> Option:

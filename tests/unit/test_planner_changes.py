@@ -613,3 +613,13 @@ def test_a_board_that_the_gate_would_refuse_on_a_host_of_the_environment_is_not_
     asked = problem([host()], [need("big", "exclusive", 40_000, bars={("h1", "l40s"): Bar("too old", "")})])
     (found,) = proposals(asked, boards=[small, large])
     assert found.changes[0].sentence.endswith("with a free GPU (l40)")
+
+
+def test_one_thing_that_does_for_all_that_is_in_the_way_is_told() -> None:
+    """A GPU is pinned as shared by MPS, and somebody shares it so: to be shared by MPS does for both."""
+    one = host(l40s(pin=Pin("shared", sharing="mps")), modes=("mig", "whole"))
+    there = (replace(place("bb", "0", mode="shared"), sharing="mps"),)
+    asked = problem([one], [need("aa", "shared", 15_000), need("bb", "shared", 15_000, sharing="mps", compute=0.3)], there)
+    (found,) = proposals(asked)
+    assert found.changes[0].sentence == "write 'sharing: mps', as GPUs of h1 are shared"
+    assert places(asked, found)
