@@ -249,7 +249,7 @@ def _replica(key: Key, before: tuple[str, Data] | None, after: tuple[str, Data] 
     if before[1]["ports"] != after[1]["ports"]:
         reasons.append("other ports")
     if touched:
-        reasons.append(f"other {touched}: nothing is restarted")
+        reasons.append(f"other {touched}{'' if reasons else ': nothing is restarted'}")
     return Replica(*key, UPDATE if reasons else KEEP, before, after, ", ".join(reasons) or "as it is")
 
 

@@ -158,6 +158,12 @@ def test_a_change_of_route_alone_is_seen_and_deployed() -> None:
     assert jobs(child(changes, plans)) == ["deploy a on h1"]
 
 
+def test_who_moves_and_gets_another_route_is_not_said_to_go_on() -> None:
+    other = Service("a", "claims", "staging", settings={"route": {"rate": 5}})
+    changes = compare({"h1": plan(line("a"))}, {"h2": plan(line("a"))}, services("a"), {"a": other})
+    assert {replica.why for replica in changes.replicas} == {"moves to h2, other route"}
+
+
 def test_adopted_services_get_no_job() -> None:
     changes = compared({}, {"h1": plan(line("a", lifecycle="adopted"))})
     assert changes.work == ()
