@@ -21,7 +21,9 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.likely_hosts import L
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    MODE_OF,
     Need,
+    Pin,
     Placement,
     Problem,
     Resources,
@@ -257,7 +259,20 @@ class Scene:
         if lost:
             edits = [Edit("service", service, "keep_room", False) for service in lost]
             text = f"leave 'keep_room' of {' and '.join(lost)} out, whose rollouts may then have to stop first on {host.host.name}"
-            yield Blocker("kept room", (option_of("keep_room" if lost == (need.service,) else "others_room", text, *edits),))
+            own = lost == (need.service,)
+            out = option_of("keep_room" if own else "others_room", text, *edits)
+            yield Blocker("kept room", (out, *(self._modes_for_room(host, need) if own else ())))
+
+    def _modes_for_room(self, host: HostState, need: Need) -> Iterator[Option]:
+        """A GPU that nobody is on, given the mode that a rollout needs: it changes none itself."""
+        mode = MODE_OF[need.isolation]
+        able = [state for state in host.gpus if state.mode is None and state.gpu.pin is None and state.changes_mode(mode)]
+        if mode == "shared" or not able:
+            return
+        gpu = max(able, key=lambda state: state.gpu.pci).gpu
+        pin = Pin("mig", cuts=True) if mode == "mig" else Pin("whole")
+        text = f"give {host.host.name} {gpu.short} 'mode: {mode}' in fleet_gpu_layouts, for a rollout changes the mode of no GPU"
+        yield option_of("pin", text, Edit("gpu", gpu.uuid, "pin", pin))
 
     def _rules_of(self, service: str) -> Rules:
         return self.needs[service].rules if service in self.needs else Rules()

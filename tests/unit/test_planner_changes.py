@@ -623,3 +623,12 @@ def test_one_thing_that_does_for_all_that_is_in_the_way_is_told() -> None:
     (found,) = proposals(asked)
     assert found.changes[0].sentence == "write 'sharing: mps', as GPUs of h1 are shared"
     assert places(asked, found)
+
+
+@pytest.mark.parametrize(("isolation", "mig", "mode"), [("exclusive", True, "whole"), ("slice", False, "mig")])
+def test_a_gpu_is_told_to_have_its_mode_already_where_a_rollout_would_have_room_on_it(isolation: str, mig: bool, mode: str) -> None:
+    asked = problem([host(gpu(0, mig=mig), gpu(1, mig=mig))], [need("aa", isolation, 45_000, keep_room=True)])
+    (found,) = proposals(asked)
+    assert [change.kind for change in found.changes] == ["keep_room", "pin"]
+    assert found.changes[1].sentence == f"give h1 GPU-h1-1 'mode: {mode}' in fleet_gpu_layouts, for a rollout changes the mode of no GPU"
+    assert places(asked, found, 1)
