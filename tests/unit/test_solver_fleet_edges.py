@@ -82,3 +82,13 @@ def test_what_cannot_be_is_refused(given: FleetProblem, line: str) -> None:
     with pytest.raises(FleetError) as error:
         plan_whole_fleet(given)
     assert str(error.value) == line
+
+
+def test_few_clients_of_one_gpu_are_planned_though_no_bound_of_its_gpus_is_known() -> None:
+    """Where clients are few, patterns are not sought to the end, and the program does not know the one that the plan has."""
+    all_compute = asked("a", isolation="shared", priority=7, replicas=3, memory_mib=1, compute=1.0)
+    some = asked("b", isolation="shared", priority=2, replicas=3, memory_mib=3 * GIB, compute=1 / 7)
+    none = asked("c", isolation="shared", priority=2, replicas=3, memory_mib=9 * GIB, max_per_host=2)
+    answer = plan_whole_fleet(problem([host(clients=4)], all_compute, some, none, memory_mib=80 * GIB))
+    assert answer.served == {7: 1, 2: 2}
+    assert (answer.opened, answer.opened_bound) == (1, 0)

@@ -80,7 +80,7 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
             program = fleet_program(options_of(problem, up=False, alone=alone, mixed=True))
             relaxed, fewest = program.solve(lambda _relaxed, level, _held: served[level]), None
         if fewest is None or not _tells(fewest, served):
-            again = beside.submit(program.fewest_gpus, served)
+            again = beside.submit(_fewest, program, served)
             rows = rows_of(options, seats)
             fewest = again.result()
         else:
@@ -90,13 +90,14 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
         served=served,
         bound={level: relaxed.levels[level].given(served) for level in options.levels},
         opened=filling.opened(),
-        opened_bound=float(fewest.given(served)),
+        opened_bound=float(fewest.given(served)) if fewest else 0.0,
         solver=version(),
     )
 
 
 def _fewest(program: FleetProgram, served: dict[int, int]) -> Fewest | None:
-    """How few GPUs are enough; None where so many replicas cannot be served, for lack of hosts to spread them over."""
+    """How few GPUs are enough; None where the program cannot serve so many: for lack of hosts to spread them over, or because it does not
+    know the patterns that a limit of clients leaves."""
     try:
         return program.fewest_gpus(served)
     except SolverError:
