@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import typing as t
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile
 
@@ -33,7 +33,7 @@ class Board:
     confidence: str
     joined: int = 1
     without_mig: bool = False
-    capability: str | None = None
+    capability: str | None = field(default=None, compare=False)
 
 
 class Catalogue:
