@@ -30,8 +30,11 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Chan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     COSTS,
     LOSERS,
+    OF_GPUS,
+    OF_OTHERS,
     OF_THE_NEED,
     SELF,
+    WIDE,
     Edit,
     Option,
     Spot,
@@ -60,12 +63,6 @@ ONE_PLAN: t.Final = 1_600
 CHEAPER: t.Final = 2
 #: At most so many GPUs are added to find out how many it takes.
 MOST_GPUS: t.Final = 64
-#: Kinds that may need any host of the fleet, and not only the one where the place is: others use a raised quota elsewhere.
-_WIDE: t.Final = frozenset({"borrow", "moves", "preemption", "priority", "quota", "replicas"})
-# What others may take away by going somewhere else.
-_OF_OTHERS: t.Final = frozenset({"in use", "priority", "lease", "apart", "together", "host cpus", "host memory", "host shm", "host disk"})
-# What may be in the way of many GPUs at once.
-_OF_GPUS: t.Final = frozenset({"drain", "cordon", "lost", "outsider", "pinned layout", "policy mode"})
 
 
 @without_sweeps
@@ -136,11 +133,6 @@ class _Known:
     found: bool = False
     kind: str = ""
     hosts: int = 1
-
-
-def _name(change: Change) -> tuple[t.Any, ...]:
-    """What tells it from others. What the gate says has no hash, and is in the sentence."""
-    return (change.sentence, *(edit[:3] if edit.field == "bars" else edit for edit in change.edits))
 
 
 class Search(Trials):
@@ -253,13 +245,13 @@ class Search(Trials):
         found = [(spot.cause, combined(spot.host, choice)) for spot in spots[:4] for choice in choices_of(spot)]
         cause = self._binding(need, spots)
         causes = [cause, *(blocker.cause for spot in spots for blocker in spot.blockers)]
-        held = next((word for word in causes if word in _OF_OTHERS), None)
+        held = next((word for word in causes if word in OF_OTHERS), None)
         if held is not None and self.now.moves < 8:
             found.append((held, Option("moves", COSTS["moves"], "", (Edit("fleet", "", "moves", 8),))))
         if cause == "host down":
             found = [each for each in found if each[0] not in OF_THE_NEED]
         room = spots[0].host if spots and not spots[0].blockers else ""
-        if cause in _OF_GPUS and (every := scene.everywhere(need, cause)) is not None:
+        if cause in OF_GPUS and (every := scene.everywhere(need, cause)) is not None:
             found.append((cause, every))
         if need.replicas > 1 and need.rules.all_or_nothing:
             text = f"let some replicas of {need.service} run without the others ('all_or_nothing')"
@@ -405,7 +397,7 @@ class Search(Trials):
 
         None where it does not serve them there, takes a place of somebody whom it may not, or no work is left to find out.
         """
-        asked = (*_name(change), need.environment, need.priority)
+        asked = (*change.name, need.environment, need.priority)
         if asked not in self.held:
             # Where preemption is allowed, those who come after this one may take places, too.
             problem = edited(self.now, change.edits)
@@ -440,7 +432,7 @@ class Search(Trials):
 
     def _early(self, change: Change) -> _Early:
         """Who is served where a change is made at once, and who loses a place by it; None where there is too much to do to find out."""
-        name = _name(change)
+        name = change.name
         if name not in self.early:
             problem = edited(self.given, change.edits)
             # All who wait are looked at together, down to the GPU: the more there are, the longer for each.
@@ -508,11 +500,11 @@ class Search(Trials):
         """
         own = all(edit[:2] == ("service", need.service) for edit in option.edits)
         alone = need.service not in self.at and not (need.rules.together or need.rules.all_or_nothing or need.keep_room)
-        return self.many and own and alone and not option.lost and option.kind not in _WIDE
+        return self.many and own and alone and not option.lost and option.kind not in WIDE
 
     def _where(self, need: Need, option: Option) -> set[str] | None:
         """The hosts that a plan has to see to judge an option; None for all of them."""
-        if option.kind in _WIDE or need.rules.together or need.rules.all_or_nothing:
+        if option.kind in WIDE or need.rules.together or need.rules.all_or_nothing:
             return None
         if option.kind == "hosts":
             return set()

@@ -146,7 +146,7 @@ def plan_fleet(
         solution = replace(solution, unplaced=as_told(*last_fleet, solution.unplaced, asked))
     unplaced = unplaced_lines(solution.unplaced)
     # What stands was proven when it was made; asked again with everybody where they are, less would be.
-    proof = proof_data(solution)
+    proof: Mapping[str, t.Any] | None = proof_data(solution)
     if same and last_fleet is not None:
         proof = read_proof(*last_fleet, unplaced, asked, proof)
     fleet, bare = fleet_text(unplaced, settings, turns, proof, asked), fleet_text(unplaced, None, turns)

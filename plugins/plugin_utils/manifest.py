@@ -262,9 +262,8 @@ class ModelNeed(Strict):
         if None not in heads and None not in compressed:
             raise Wrong("it says twice what its KV cache holds", "leave out kv_heads and head_dim, or kv_rank and rope_dim")
         if (None in heads) == (None in compressed) or any(each is not None for each in (heads if None in heads else compressed)):
-            raise Wrong(
-                "it does not say what its KV cache holds", "write kv_heads and head_dim, or kv_rank and rope_dim where it is compressed"
-            )
+            hint = "write kv_heads and head_dim, or kv_rank and rope_dim where it is compressed"
+            raise Wrong("it does not say what its KV cache holds", hint)
         return self
 
     @model_validator(mode="after")
@@ -493,9 +492,8 @@ def _targets_differ(volumes: Sequence[Volume]) -> None:
     for index, volume in enumerate(volumes):
         target = volume.target.rstrip("/")
         if target in seen:
-            raise Wrong(
-                f"'{volume.target}' is already that of volumes[{seen[target]}]", "give each volume its own", "volumes", index, "target"
-            )
+            wrong = f"'{volume.target}' is already that of volumes[{seen[target]}]"
+            raise Wrong(wrong, "give each volume its own", "volumes", index, "target")
         seen[target] = index
 
 

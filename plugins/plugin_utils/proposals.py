@@ -23,6 +23,11 @@ class Change:
     edits: tuple[Edit, ...]
     lost: tuple[str, ...] = ()
 
+    @property
+    def name(self) -> tuple[t.Any, ...]:
+        """What tells it from others. What the gate says has no hash, and is in the sentence."""
+        return (self.sentence, *(edit[:3] if edit.field == "bars" else edit for edit in self.edits))
+
     def apply(self, problem: Problem) -> Problem:
         """The problem with the change made."""
         return edited(problem, self.edits)

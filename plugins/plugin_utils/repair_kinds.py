@@ -90,6 +90,12 @@ COSTS: t.Final[Mapping[str, int]] = {
 }
 #: Causes that are between the service and the kinds of GPU that there are: they bind only where no GPU of the right kind is in question.
 OF_THE_NEED: t.Final = frozenset({"model", "compatibility", "profile", "memory", "count", "nvlink"})
+#: Kinds that may need any host of the fleet, and not only the one where the place is: others use a raised quota elsewhere.
+WIDE: t.Final = frozenset({"borrow", "moves", "preemption", "priority", "quota", "replicas"})
+#: Causes that others may take away by going somewhere else.
+OF_OTHERS: t.Final = frozenset({"in use", "priority", "lease", "apart", "together", "host cpus", "host memory", "host shm", "host disk"})
+#: Causes that may be in the way of many GPUs at once.
+OF_GPUS: t.Final = frozenset({"drain", "cordon", "lost", "outsider", "pinned layout", "policy mode"})
 
 
 #: In place of a service's name while a finding holds for all that ask for the same.
