@@ -197,6 +197,11 @@ explained:
         - kind: lease
           change: wait for gpu-prod-01 GPU-5c1f07aa until the lease of notebook-lin-1 ends on 2026-12-01
           gives_way: [notebook-lin-1]
+    afterwards:
+      description: As one of C(changes), where it costs far less and helps only once this plan is carried out.
+      type: dict
+      returned: when there is one
+      sample: {kind: quota, change: raise the quota of claims by 1 GPU (fleet_quotas), gives_way: []}
 why:
   description: One line for each replica that is not where it was, or that O(explain) names.
   returned: success
