@@ -19,7 +19,8 @@ DIGITS = 16
 def question_of(problem: Problem, solution: Solution, *others: t.Any) -> str:
     """The word for a problem, and ``others``, once its plan is carried out."""
     then = carried_out(problem, solution)
-    return word_of(replace(then, previous=tuple(sorted(then.previous, key=repr))), others)
+    # Plans are read in another order than they are made in.
+    return word_of(replace(then, previous=()), set(then.previous), others)
 
 
 def word_of(*things: t.Any) -> str:

@@ -185,8 +185,7 @@ class Search(Trials):
         cause = known.cause
         options = [(word, named(option, need.service)) for word, option in known.options]
         if need.service in self.models:
-            owners = [(word, one) for word, option in options for one in self.models[need.service](option)]
-            options = sorted(owners, key=lambda each: (each[1].cost, each[1].text)) if len(owners) > len(options) else owners
+            options = [(word, one) for word, option in options for one in self.models[need.service](option)]
         if (known.room or self.now.preemption) and self.books.limits(need) and not self.many:
             options = sorted([*options, *self._quota(need)], key=lambda each: (each[1].cost, each[1].text))
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options

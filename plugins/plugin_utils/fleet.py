@@ -121,9 +121,10 @@ def plan_fleet(
     lines = [line for plan in previous.values() for line in plan.data["services"]]
     solution, emptied, closer = _decided(problem, move, 0 if any(host.get("unread") for host in hosts.values()) else consolidate)
     without_place = {each.service for each in solution.unplaced}
-    models = as_models_need(manifest for manifest in manifests if manifest.service in without_place)
+    waiting = [manifest for manifest in manifests if manifest.service in without_place]
     leases, boards = lease_ends(hosts), boards_of(catalogue)
-    explained = propose(_with_boards_to_buy(problem, solution, judge, catalogue, hosts, manifests), solution, leases, boards, models=models)
+    judged = _with_boards_to_buy(problem, judge, catalogue, hosts, waiting)
+    explained = propose(judged, solution, leases, boards, models=as_models_need(waiting))
     # What was asked so that these have no place, as it is once the plan is written.
     asked = question_of(problem, solution, leases, boards) if solution.unplaced else None
     solution = told(solution, explained)
@@ -299,27 +300,22 @@ def _bars(
 
 def _with_boards_to_buy(
     problem: Problem,
-    solution: Solution,
     judge: Judge | None,
     catalogue: Catalogue,
     hosts: Mapping[str, Mapping[str, t.Any]],
-    manifests: Sequence[Manifest],
+    waiting: Sequence[Manifest],
 ) -> Problem:
     """The problem, with what the gate would say of each board of the catalogue on a host like the first one of each environment, for the
     services without a place: it is no use to buy what it refuses."""
-    without_place = {each.service for each in solution.unplaced}
-    if judge is None or not without_place:
+    if judge is None or not waiting:
         return problem
     gpus = [{"name": board.id, "compute_capability": board.capability} for board in catalogue.boards.values()]
-    like: dict[str, dict[str, t.Any]] = {}
-    seen: set[str] = set()
+    first: dict[str, str] = {}
     for host in problem.hosts:
-        facts = hosts[host.name].get("facts") if host.name in hosts else None
-        if facts is not None and not host.down and host.environment not in seen:
-            seen.add(host.environment)
-            like[host.name] = {**facts, "gpus": gpus}
-    asked = [manifest.data() for manifest in manifests if manifest.service in without_place]
-    more = judge.bars(catalogue, like, asked)
+        if not host.down and hosts[host.name].get("facts") is not None:
+            first.setdefault(host.environment, host.name)
+    like = {name: {**hosts[name]["facts"], "gpus": gpus} for name in first.values()}
+    more = judge.bars(catalogue, like, [manifest.data() for manifest in waiting], drivers_below(hosts))
     return replace(problem, needs=tuple(replace(need, bars={**more.get(need.service, {}), **need.bars}) for need in problem.needs))
 
 

@@ -81,7 +81,6 @@ def as_models_need(manifests: Iterable[Manifest]) -> dict[str, Callable[[Option]
 
 def _for_owner(option: Option, service: str, size: ModelSize) -> Iterator[Option]:
     values = {edit.field: edit.value for edit in option.edits if edit[:2] == ("service", service)}
-    yield _sized(option, service, size, size.at_most(values.get("count", size.count)), "memory_mib" in values)
     count = size.enough(values["memory_mib"]) if values.keys() == {"memory_mib"} and len(option.edits) == 1 else None
     if count is not None:
         each = format_size(size.mib(count))
@@ -89,6 +88,7 @@ def _for_owner(option: Option, service: str, size: ModelSize) -> Iterator[Option
         edits = (Edit("service", service, "count", count), Edit("service", service, "memory_mib", size.mib(count)))
         # Before another model, or fewer tokens.
         yield option_of("count", text, *edits)._replace(cost=option.cost - 1)
+    yield _sized(option, service, size, size.at_most(values.get("count", size.count)), "memory_mib" in values)
 
 
 def _sized(option: Option, service: str, size: ModelSize, count: int, said: bool) -> Option:

@@ -9,6 +9,7 @@ import re
 import typing as t
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils import plan_record
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -328,6 +329,12 @@ class _Fleet(Strict):
     asked: str | None = None
 
 
+@lru_cache(maxsize=1)
+def _read_fleet(path: str, text: str) -> _Fleet:
+    """A ``fleet.yml``, read once: a plan asks for one part after the other, and thousands may be without a place. Nobody writes to it."""
+    return check(_Fleet, read_yaml(text, path))
+
+
 Settings = Mapping[str, Mapping[str, str]]
 # Between why there is no place and what would help.
 _HELPS = "; what would help: "
@@ -349,7 +356,7 @@ def turns_of(made: Order) -> Turns:
 
 def read_turns(path: str, text: str) -> Turns:
     """What a ``fleet.yml`` says of steps. :raises FleetError: not of this form."""
-    found = check(_Fleet, read_yaml(text, path))
+    found = _read_fleet(path, text)
     return Turns(tuple(found.steps), tuple(found.outages))
 
 
@@ -362,7 +369,7 @@ def fleet_text(
 ) -> str:
     """The text of ``fleet.yml``: what belongs to no host. ``settings``: digests by service and part; None: nobody knows them.
 
-    ``proof``: as :func:`proofs.proof_data` has it. ``asked``: as :func:`asked.word_of` has it, for those without a place.
+    ``proof``: as :func:`proofs.proof_data` has it. ``asked``: as :func:`asked.question_of` has it, for those without a place.
     """
     known = [] if settings is None else [{"service": name, **parts} for name, parts in sorted(settings.items()) if parts]
     lines = ["plan: 1", *_lines("unplaced", list(unplaced)), *([] if settings is None else _lines("settings", known))]
@@ -380,7 +387,7 @@ def read_proof(path: str, text: str, unplaced: Sequence[Data], asked: str | None
 
     :raises FleetError: not of this form.
     """
-    found = check(_Fleet, read_yaml(text, path))
+    found = _read_fleet(path, text)
     if asked is not None and asked == found.asked:
         return found.proof
     return (found.proof if found.unplaced == list(unplaced) else None) or proof
@@ -393,7 +400,7 @@ def as_told(path: str, text: str, unplaced: Sequence[Unplaced], asked: str | Non
 
     :raises FleetError: not of this form.
     """
-    found = check(_Fleet, read_yaml(text, path))
+    found = _read_fleet(path, text)
     last = {f"{line.get('service')}-{line.get('replica')}": str(line.get("reason")) for line in found.unplaced}
     same = asked is not None and asked == found.asked
     told = []
@@ -410,7 +417,7 @@ def read_settings(path: str, text: str) -> Settings | None:
 
     :raises FleetError: not of this form.
     """
-    lines = check(_Fleet, read_yaml(text, path)).settings
+    lines = _read_fleet(path, text).settings
     return None if lines is None else {line["service"]: {key: line[key] for key in line if key != "service"} for line in lines}
 
 

@@ -271,14 +271,15 @@ def _board(problem: Problem, catalogue: Catalogue, asked: str) -> Gpu:
     """
     wanted = asked.strip().lower().replace(" ", "-")
     own = {gpu.board: gpu for host in problem.hosts for gpu in host.gpus if gpu.memory_mib}
-    for known in (own, {gpu.board: gpu for gpu in boards_of(catalogue)}):
+    sold = {gpu.board: gpu for gpu in boards_of(catalogue)}
+    for known in (own, sold):
         found = [known[wanted]] if wanted in known else [gpu for board, gpu in sorted(known.items()) if wanted in board]
         if len(found) == 1:
             gpu = found[0]
             # Others may be joined as its maker joins them, whatever is known of those that are there.
-            sold = [each for each in boards_of(catalogue) if each.board == gpu.board]
-            there = (each for host in problem.hosts for each in host.gpus if each.board == gpu.board)
-            joined = max((each.links for each in (*there, *sold) if each.links), key=len, default=gpu.links)
+            there = [each for host in problem.hosts for each in host.gpus if each.board == gpu.board]
+            alike = [*there, *([sold[gpu.board]] if gpu.board in sold else [])]
+            joined = max((each.links for each in alike if each.links), key=len, default=gpu.links)
             return Gpu("", "", gpu.board, gpu.memory_mib, gpu.geometry, mps_clients=gpu.mps_clients, links=joined)
         if len(found) > 1:
             names = ", ".join(gpu.board for gpu in found)

@@ -239,4 +239,4 @@ def smallest_profiles(geometry: Geometry, one: FleetClass) -> list[Profile]:
         and each.memory_mib >= one.memory_mib
         and each.slices >= one.compute * geometry.compute_slices - 1e-6
     ]
-    return enough if one.profile is not None else smallest(enough)
+    return smallest(enough)

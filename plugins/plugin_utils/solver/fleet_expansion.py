@@ -83,6 +83,18 @@ def joined(parts: Sequence[Dealt], hosts: Sequence[Ints], kinds: Ints) -> Dealt:
     )
 
 
+def mean_needs(shapes: int, shape: Ints, many: Ints, need: Floats) -> tuple[Floats, Floats]:
+    """(How many replicas have each shape, what one of them needs on the mean, CPU and RAM: shape (shapes, 2)).
+
+    :param shape: of each class. :param many: its replicas. :param need: what one of them needs.
+    """
+    total, mean = numpy.zeros(shapes), numpy.zeros((shapes, 2))
+    numpy.add.at(total, shape, many.astype(float))
+    numpy.add.at(mean, shape, need * many[:, None])
+    mean /= numpy.maximum(1.0, total)[:, None]
+    return total, mean
+
+
 class _Tight(t.NamedTuple):
     """A class that needs nearly all that it may have of all hosts, or several that share a shape: the ``place`` (a shape) of a replica, the
     ``most`` of them on one host, and how many there are."""
@@ -125,11 +137,7 @@ class Dealer:
         multi = self.group.gpus - self.open
         klass, shape, many = klass[single], shape[single], many[single]
         need = options.needs[klass]
-        total = numpy.zeros(self.shapes)
-        numpy.add.at(total, shape, many.astype(float))
-        mean = numpy.zeros((self.shapes, 2))
-        numpy.add.at(mean, shape, need * many[:, None])
-        mean /= numpy.maximum(1.0, total)[:, None]
+        total, mean = mean_needs(self.shapes, shape, many, need)
         # Places that stay free weigh nothing: the mean is over all of them.
         places = boards @ patterns
         mean *= (total / numpy.maximum(1.0, numpy.maximum(places, total)))[:, None]

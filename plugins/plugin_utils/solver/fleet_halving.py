@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import mean_needs
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Cut
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
@@ -34,36 +35,27 @@ def halved(options: Options, amount: Ints, number: int, cut: Cut) -> Cut | None:
     """
     group = options.groups[number]
     mine = numpy.flatnonzero((options.group == number) & (amount > 0))
-    several = mine[options.count[options.klass[mine]] > 1]
-    used = int(cut.boards.sum() + amount[several] @ options.count[options.klass[several]])
+    many, count, needs = amount[mine], options.count[options.klass[mine]], options.needs[options.klass[mine]]
+    single = count == 1
+    used = int(cut.boards.sum() + many[~single] @ count[~single])
     missing = -used % group.size
     if not 0 < missing <= DEAR * group.size or used + missing > group.size * group.gpus:
         return None
-    load = _load(options, amount, number)
+    # By shape, what a replica there takes on the mean of that of which the group has least left, CPU or RAM.
+    scarce = int(((many[single] @ needs[single]) / numpy.maximum(group.rooms.sum(axis=0), 1.0)).argmax())
+    load = mean_needs(cut.patterns.shape[1], options.shape[mine][single], many[single], needs[single])[1][:, scarce]
     patterns, boards = list(cut.patterns), cut.boards.tolist()
     for one in numpy.argsort(-(cut.patterns @ load), kind="stable").tolist():
-        many = min(missing, boards[one])
-        if many and cut.patterns[one].sum() > 1:
-            boards[one] -= many
+        times = min(missing, boards[one])
+        if times and cut.patterns[one].sum() > 1:
+            boards[one] -= times
             patterns += _halves(cut.patterns[one], load)
-            boards += [many, many]
-            missing -= many
+            boards += [times, times]
+            missing -= times
     if missing:
         return None
     unique, of = numpy.unique(numpy.asarray(patterns), axis=0, return_inverse=True)
     return Cut(unique, numpy.bincount(of.ravel(), weights=boards, minlength=len(unique)).astype(numpy.int64))
-
-
-def _load(options: Options, amount: Ints, number: int) -> Floats:
-    """By shape, what a replica there takes on the mean of that of which the group has least left, CPU or RAM."""
-    group = options.groups[number]
-    mine = numpy.flatnonzero((options.group == number) & (options.count[options.klass] == 1) & (amount > 0))
-    needs, many = options.needs[options.klass[mine]], amount[mine]
-    scarce = int(((many @ needs) / numpy.maximum(group.rooms.sum(axis=0), 1.0)).argmax())
-    shapes = len(options.boards[group.board].shapes)
-    total, taken = (numpy.bincount(options.shape[mine], weights=each, minlength=shapes) for each in (many, many * needs[:, scarce]))
-    found: Floats = taken / numpy.maximum(1, total)
-    return found
 
 
 def _halves(pattern: Ints, load: Floats) -> list[Ints]:
