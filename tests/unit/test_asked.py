@@ -19,10 +19,10 @@ from ansible_collections.gpuops.fleet.tests.unit.test_plans_fleet import CATALOG
 
 SMALL = "{memory: 9 GiB}"
 # Six with room for a seventh beside them fill the GPU; the two that are left over could have it, once the six run.
-MANIFESTS = [
+MANIFESTS = (
     ("m/aa.yml", manifest_text("aa", gpu=SMALL, replicas="6", rollout="{keep_room: true}")),
     ("m/bb.yml", manifest_text("bb", gpu=SMALL, replicas="2")),
-]
+)
 
 
 def hosts(**policy: t.Any) -> dict[str, dict[str, t.Any]]:
