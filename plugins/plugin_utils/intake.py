@@ -119,6 +119,11 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
             gpu = _pinned(gpu, layout, f"host {name}", f"fleet_gpu_layouts[{number}]")
             drain = drain or (_kept_back(layout) if gpu.blocked is None else None)
         gpus.append(replace(gpu, cordoned=index in cordoned, drain=drain, links=_links(entry, uuids)))
+    most = max((gpu.memory_mib for gpu in gpus), default=0)
+    if "shared" in policy.fleet_gpu_modes and 0 < most <= policy.fleet_shared_reserve:
+        wrong = f"{policy.fleet_shared_reserve} MiB is all of a GPU and leaves nothing to share: the largest here has {most} MiB"
+        hint = "write what CUDA contexts take, 1 GiB say"
+        raise FleetError(wrong, file=f"host {name}", field="fleet_shared_reserve", hint=hint)
     sensed = facts["host"]
     return Host(
         name=name,

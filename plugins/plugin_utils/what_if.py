@@ -20,9 +20,10 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import AfterV
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import new_gpus, width
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Name
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Problem, Resources, Solution
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several, table
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import few_names, several, table, without_place
 
 #: At most so many GPUs are asked for; who needs more reads that it is not a matter of GPUs, or asks in parts.
 MOST: t.Final = 1024
@@ -126,11 +127,12 @@ class WhatIf:
         model = self.model
         names, services = {host.name for host in problem.hosts}, {need.service for need in problem.needs}
         for field, unknown, known in (
-            ("remove", sorted(set(model.remove) - names), names),
-            ("replicas", sorted(set(model.replicas) - services), services),
+            ("remove", sorted(set(model.remove) - names), sorted(names)),
+            ("replicas", sorted(set(model.replicas) - services), sorted(services)),
         ):
             if unknown:
-                raise FleetError(f"nobody knows {', '.join(unknown)}", file=_WHERE, field=field, hint=f"known: {', '.join(sorted(known))}")
+                hint = near(unknown[0], known, f"known: {few_names(known)}" if known else f"leave '{field}' out: there are none")
+                raise FleetError(f"nobody knows {few_names(unknown)}", file=_WHERE, field=field, hint=hint)
         if wrong := [name for name, count in sorted(model.replicas.items()) if not 0 <= count <= 10_000]:
             raise FleetError(f"a number of replicas is out of bounds: {', '.join(wrong)}", file=_WHERE, field="replicas", hint="0 to 10000")
         hosts = [host for host in problem.hosts if host.name not in model.remove]
@@ -212,14 +214,14 @@ def _moved(problem: Problem, solution: Solution) -> list[str]:
 
 
 def _places(problem: Problem, solution: Solution) -> list[str]:
-    """A line for each replica that is not where it was, and for each without a place."""
+    """A line for each replica that is not where it was, and one for all of a service that have no place for one reason."""
     before = {(place.service, place.replica): place for place in problem.previous}
     rows: list[Sequence[t.Any]] = [("SERVICE", "REPLICA", "HOST", "PLACE")]
     for place in solution.placements:
         old = before.get((place.service, place.replica))
         if old is None or (old.host, old.gpus, old.slice) != (place.host, place.gpus, place.slice):
             rows.append((place.service, place.replica, place.host, place.slice or f"{len(place.gpus)} GPU {place.mode}"))
-    rows.extend((each.service, each.replica, None, f"no place: {each.reason}") for each in solution.unplaced)
+    rows.extend((service, numbers, None, f"no place: {reason}") for service, numbers, reason in without_place(_unplaced(solution)))
     return table(rows) if len(rows) > 1 else []
 
 

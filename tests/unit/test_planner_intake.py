@@ -72,6 +72,13 @@ def test_a_host_smaller_than_the_reserve_that_nobody_wrote_is_no_mistake() -> No
     assert sensed(facts(), fleet_capacity={"disk": "8 GiB"}).capacity.disk == -2048
 
 
+def test_a_reserve_of_shared_gpus_that_leaves_nothing_of_any_is_refused() -> None:
+    given = facts([gpu_facts()])
+    line = refused(given, fleet_gpu_modes=["shared"], fleet_shared_reserve="100 GiB")
+    assert line.startswith("host h1: fleet_shared_reserve: 102400 MiB is all of a GPU and leaves nothing to share: the largest here has ")
+    assert sensed(given, fleet_shared_reserve="100 GiB").modes == ("mig", "whole")  # where none is shared it says nothing
+
+
 def test_what_is_not_known_is_not_limited() -> None:
     unknown = facts(host={"cpus": None, "memory_mib": None, "shm_mib": None, "disk": None, "ports_listening": None})
     found = sensed(unknown)

@@ -103,6 +103,8 @@ def test_hosts_come_and_go_and_replicas_are_counted_anew() -> None:
         ({"how_many": {"board": "l40s", "gpus": 0}}, "it must be at least 1"),
         ({"add": [{"board": "l40s", "gpus": 1, "environment": "prodution"}]}, "no host and no service has the environment 'prodution'"),
         ({"remove": ["h7"]}, "nobody knows h7"),
+        ({"remove": ["h11"]}, "did you mean 'h1'"),
+        ({"remove": ["a1", "a2", "a3", "a4", "a5"]}, "nobody knows a1, a2, a3 and 2 more"),
         ({"replicas": {"zz": 2}}, "nobody knows zz"),
         ({"replicas": {"ocr": -1}}, "out of bounds"),
         ({"ad": []}, "unknown field 'ad'"),
@@ -111,6 +113,11 @@ def test_hosts_come_and_go_and_replicas_are_counted_anew() -> None:
 def test_a_question_that_makes_no_sense_is_refused_in_a_line(question: dict[str, t.Any], said: str) -> None:
     with pytest.raises(FleetError, match=said):
         ask(problem([host(gpu(0), l40s(1))], [need()]), **question)
+
+
+def test_replicas_that_lack_a_place_for_one_reason_are_one_line() -> None:
+    lines = ask(problem([host(gpu())], [need(isolation="exclusive")]), replicas={"ocr": 1000}).lines
+    assert [line.split()[:4] for line in lines if "no place:" in line] == [["ocr", "2", "to", "1000"]]
 
 
 def test_every_board_of_the_catalogue_can_be_asked_for() -> None:
