@@ -39,6 +39,8 @@ UNLIKE = 0.01
 MANY = 5_000
 # So many times what the first GPUs lack before any exchange, or LITTLE, is too much for fewer GPUs.
 HARDER = 1.5
+# Halves are tried where after a first cycle of exchanges this part of all hosts still has too much.
+HOPELESS = 0.25
 
 
 def places(problem: FleetProblem) -> list[Row]:
@@ -109,7 +111,7 @@ def _dealt(options: Options, relaxed: Patterned, amount: t.Any, number: int) -> 
         if lack > bearable:
             break
         bearable = HARDER * max(lack, LITTLE) if not found else bearable
-        found.append(_in_an_order(options, number, amount, cut, first, halved(options, amount, number, cut)))
+        found.append(_in_whole_or_halves(options, number, amount, cut, first))
         # What had to be put in halves would be no easier to deal on fewer GPUs.
         if found[-1].cut is not cut or (enough and found[-1].short <= max(FINE, FAIR * wanted)):
             break
@@ -129,25 +131,41 @@ def _in_parts(options: Options, relaxed: Patterned, amount: Ints, number: int) -
     return joined([_dealt(one.options, one, one.amount, part) for part in range(len(one.hosts))], one.hosts, one.kinds)
 
 
-def _in_an_order(options: Options, number: int, amount: t.Any, cut: Cut, first: Dealt, halves: Cut | None = None) -> _Way:
+def _in_whole_or_halves(options: Options, number: int, amount: t.Any, cut: Cut, first: Dealt) -> _Way:
+    """The replicas of a group on its hosts; where exchanges hardly help, on GPUs that are put in halves, if that is better.
+
+    :param first: as they are dealt in the first order; nobody has been taken off.
+    """
+    halves = halved(options, amount, number, cut)
+    over = exchange(options, first, HOPELESS * len(first.left) if halves is not None else numpy.inf)
+    other: _Way | None = None
+    if over and halves is not None:
+        one = Dealer(options, number).deal(amount, *halves)
+        # Of each host that has too much somebody goes at least: more must not be left here.
+        if not exchange(options, one, BETTER * over):
+            other = _in_an_order(options, number, amount, halves, one)
+            if other.off < BETTER * over:
+                return other
+    if over:
+        exchange(options, first)
+    whole = _in_an_order(options, number, amount, cut, first)
+    return whole if other is None else min(whole, other, key=lambda way: way.cost)
+
+
+def _in_an_order(options: Options, number: int, amount: t.Any, cut: Cut, first: Dealt) -> _Way:
     """The replicas of a group on its hosts, in the order that leaves fewer without a place.
 
-    :param first: as they are dealt in the first order; nobody has been taken off. :param halves: taken in place of the cut where exchanges
-        hardly help and it is better.
+    :param first: as they are dealt in the first order, after exchanges; nobody has been taken off.
     """
     group = options.groups[number]
     wanted = int(amount[options.group == number].sum())
     best: tuple[int, Dealt, int] | None = None
     for many_first in (False, True):
-        one = Dealer(options, number).deal(amount, *cut, many_first=True) if many_first else first
+        one = first
+        if many_first:
+            one = Dealer(options, number).deal(amount, *cut, many_first=True)
+            exchange(options, one)
         placed = one.placed
-        over = exchange(options, one, brief=halves is not None)
-        if over and halves is not None:
-            other = _in_an_order(options, number, amount, halves, Dealer(options, number).deal(amount, *halves))
-            # Of each host that has too much somebody goes at least.
-            if other.off < BETTER * over:
-                return other
-            return min(_in_an_order(options, number, amount, cut, first), other, key=lambda way: way.cost)
         take_off(options, one)
         lack, off = wanted - one.placed, placed - one.placed
         if best is None or lack < BETTER * best[0]:

@@ -11,6 +11,7 @@ turn, for what one finds the other can go on with.
 from __future__ import annotations
 
 import typing as t
+from math import inf
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY, Dealt
@@ -28,17 +29,17 @@ if t.TYPE_CHECKING:
 ROUNDS, IDLE, PAIRS, STEP = 30, 6, 300, 37
 # Partners that are tried for one host with two exchanges at once, others in each cycle.
 PARTNERS = 12
+# Exchanges with one partner of which each two are looked at together.
+MANY = 160
 # Cycles; each should take this part off what is lacked, but for the last few hosts.
 CYCLES, WORTH_WHILE, FEW = 16, 0.05, 12
 TINY = 1e-9
-# Where there is another way, it is taken if after the first cycle this part of all hosts still has too much.
-HOPELESS = 0.25
 
 
-def exchange(options: Options, dealt: Dealt, *, brief: bool = False) -> int:
+def exchange(options: Options, dealt: Dealt, bearable: float = inf) -> int:
     """Exchange replicas until no host has too much, or no exchange that was tried helps. ``dealt`` is changed in place.
 
-    ``brief``: only if it goes well; returns how many hosts had too much when it was given up, 0 if it was not.
+    ``bearable``: given up if after the first cycle more hosts than that have too much; returns how many these are, 0 if it was not given up.
     """
     if not len(dealt.klass) or not (dealt.left < -NEARLY).any():
         return 0
@@ -59,7 +60,7 @@ def exchange(options: Options, dealt: Dealt, *, brief: bool = False) -> int:
             table.try_two(host, cycle)
         before, lack = lack, -float((numpy.minimum(dealt.left, 0.0) * table.scale).sum())
         hosts = int((dealt.left < -NEARLY).any(axis=1).sum())
-        if brief and cycle == 0 and hosts > HOPELESS * len(dealt.left):
+        if cycle == 0 and hosts > bearable:
             return hosts
         if lack > (1 - WORTH_WHILE) * before and hosts > FEW:
             break
@@ -71,6 +72,11 @@ def _worst(left: Floats) -> Ints:
     lack = numpy.minimum(left, 0.0).sum(axis=1)
     hosts = numpy.flatnonzero((left < -NEARLY).any(axis=1))
     return hosts[numpy.argsort(lack[hosts], kind="stable")][:PAIRS]
+
+
+def _true(mask: NDArray[np.bool_]) -> tuple[Ints, ...]:
+    """As ``numpy.nonzero``, which takes four times as long where little of three dimensions is true."""
+    return numpy.unravel_index(numpy.flatnonzero(mask), mask.shape)
 
 
 class _Table:
@@ -89,6 +95,7 @@ class _Table:
         # Only classes with a limit are counted by host.
         kinds, self.kind = numpy.unique(dealt.klass, return_inverse=True)
         self.limit = options.per_host[kinds]
+        self.shapes = int(dealt.shape.max()) + 1
         self.held = numpy.zeros((len(kinds), size), dtype=numpy.int32)
         add_at(self.held, (self.kind, dealt.host), 1)
 
@@ -111,7 +118,7 @@ class _Table:
         over = over[: len(partners)]
         gain, best = self._gains(over, partners, sideways=sideways)
         for pair in numpy.flatnonzero(gain > (-TINY if sideways else TINY)).tolist():
-            self._swap(int(over[pair]), int(partners[pair]), int(best[pair]))
+            self._swap(int(over[pair]), int(partners[pair]), *divmod(int(best[pair]), self.row.shape[1]))
         return bool((gain > TINY).any())
 
     def try_two(self, host: int, number: int) -> None:
@@ -121,41 +128,60 @@ class _Table:
         if left[host, which] >= -NEARLY:
             return
         partners = numpy.argsort(-left[:, which], kind="stable")[: int((left[:, which] > NEARLY).sum())]
-        for partner in numpy.roll(partners, -number * PARTNERS - host)[:PARTNERS].tolist():
-            pairs, delta = self._pairs(host, partner)
-            if not len(pairs):
-                continue
-            lack = numpy.zeros((len(pairs), len(pairs)))
-            before = 0.0
-            for more, mine, theirs, scale in zip(delta, left[host].tolist(), left[partner].tolist(), self.scale.tolist(), strict=True):
-                both = more[:, None] + more[None, :]
-                lack += scale * (numpy.maximum(0.0, -mine - both) + numpy.maximum(0.0, both - theirs))
-                before += scale * (max(0.0, -mine) + max(0.0, -theirs))
-            at, to = numpy.divmod(pairs, self.row.shape[1])
-            lack[(at[:, None] == at[None, :]) | (to[:, None] == to[None, :])] = numpy.inf
-            one, other = divmod(int(lack.argmin()), len(pairs))
-            if before - lack[one, other] > TINY and self._within(host, partner, pairs[[one, other]]):
-                self._swap(host, partner, int(pairs[one]))
-                self._swap(host, partner, int(pairs[other]))
+        partners = numpy.roll(partners, -number * PARTNERS - host)[:PARTNERS]
+        at, to, delta = self._pairs(host, partners, number)
+        if not at.size:
+            return
+        lack = numpy.zeros((len(partners), at.shape[1], at.shape[1]))
+        before = numpy.zeros(len(partners))
+        for more, mine, theirs, scale in zip(delta, left[host].tolist(), left[partners].T, self.scale.tolist(), strict=True):
+            both = more[:, :, None] + more[:, None, :]
+            lack += scale * (numpy.maximum(0.0, -mine - both) + numpy.maximum(0.0, both - theirs[:, None, None]))
+            before += scale * (max(0.0, -mine) + numpy.maximum(0.0, -theirs))
+        lack[(at[:, :, None] == at[:, None, :]) | (to[:, :, None] == to[:, None, :])] = numpy.inf
+        lack = lack.reshape(len(partners), -1)
+        best = lack.argmin(axis=1)
+        for one in numpy.flatnonzero(before - lack[numpy.arange(len(partners)), best] > TINY).tolist():
+            two = list(divmod(int(best[one]), at.shape[1]))
+            partner = int(partners[one])
+            if self._within(host, partner, at[one, two], to[one, two]):
+                for pair in two:
+                    self._swap(host, partner, int(at[one, pair]), int(to[one, pair]))
                 return
 
-    def _pairs(self, host: int, partner: int) -> tuple[Ints, Floats]:
-        """(Exchanges of one replica of each host that the limits of their classes allow, one of each two classes; how much CPU and RAM
-        each of them leaves the host more, shape (2, exchanges))."""
-        mine, theirs = self.row[host], self.row[partner]
-        kind, other = self.kind[mine], self.kind[theirs]
-        goes = (mine >= 0) & (self.held[kind, partner] < self.limit[kind])
-        comes = (theirs >= 0) & (self.held[other, host] < self.limit[other])
-        alike = self.dealt.shape[mine][:, None] == self.dealt.shape[theirs][None, :]
-        found = numpy.flatnonzero(alike & (kind[:, None] != other[None, :]) & goes[:, None] & comes[None, :])
-        at, to = numpy.divmod(found, len(theirs))
-        first = numpy.unique(kind[at] * len(self.limit) + other[to], return_index=True)[1]
-        at, to = at[first], to[first]
-        return found[first], (self.need[mine[at]] - self.need[theirs[to]]).T
+    def _pairs(self, host: int, partners: Ints, number: int) -> tuple[Ints, Ints, Floats]:
+        """(Place in the host's row, place in the partner's row, how much CPU and RAM the exchange leaves the host more) of exchanges of one
+        replica with each of the partners that the limits of their classes allow, one of each two classes: shapes (partners, exchanges)
+        twice, (2, partners, exchanges). Rows that are shorter end in exchanges that nobody makes: they leave infinitely much.
 
-    def _within(self, host: int, partner: int, pairs: Ints) -> bool:
+        Of very many some are looked at, others with each ``number``.
+        """
+        mine, theirs = self.row[host], self.row[partners]
+        kind, other = self.kind[mine], self.kind[theirs]
+        goes = (mine >= 0) & self._first(mine[None])[0] & (self.held[kind[None, :], partners[:, None]] < self.limit[kind])
+        comes = (theirs >= 0) & self._first(theirs) & (self.held[other, host] < self.limit[other])
+        alike = self.dealt.shape[mine][:, None] == self.dealt.shape[theirs][:, None, :]
+        which, at, to = _true(alike & (kind[:, None] != other[:, None, :]) & goes[:, :, None] & comes[:, None, :])
+        rank = numpy.arange(len(which)) - numpy.searchsorted(which, which)
+        width = int(rank.max(initial=-1)) + 1
+        if width > MANY:
+            kept = (rank + number) % -(-width // MANY) == 0
+            which, at, to = which[kept], at[kept], to[kept]
+            rank = numpy.arange(len(which)) - numpy.searchsorted(which, which)
+            width = int(rank.max(initial=-1)) + 1
+        all_at, all_to = numpy.zeros((2, len(partners), width), dtype=numpy.int64)
+        delta = numpy.full((2, len(partners), width), numpy.inf)
+        all_at[which, rank], all_to[which, rank] = at, to
+        delta[:, which, rank] = (self.need[mine[at]] - self.need[theirs[which, to]]).T
+        return all_at, all_to, delta
+
+    def _first(self, rows: Ints) -> NDArray[np.bool_]:
+        """Is a replica the first one of its class and shape in its row?"""
+        key = self.kind[rows] * self.shapes + self.dealt.shape[rows]
+        return (key[:, :, None] == key[:, None, :]).argmax(axis=2) == numpy.arange(rows.shape[1])
+
+    def _within(self, host: int, partner: int, at: Ints, to: Ints) -> bool:
         """Do all classes keep their limits when both exchanges are made?"""
-        at, to = numpy.divmod(pairs, self.row.shape[1])
         mine, theirs = self.kind[self.row[host][at]], self.kind[self.row[partner][to]]
         return all(
             bool((self.held[come, where] + 2 - (come[0] != come[1]) - numpy.isin(come, go) <= self.limit[come]).all())
@@ -169,7 +195,7 @@ class _Table:
         # Only what is alike changes places, and few are: these alone are looked at further.
         goes = numpy.where((mine >= 0) & self._room(mine, partners), self.dealt.shape[mine], -1)
         comes = numpy.where((theirs >= 0) & self._room(theirs, over), self.dealt.shape[theirs], -2)
-        pair, at, to = numpy.nonzero(goes[:, :, None] == comes[:, None, :])
+        pair, at, to = _true(goes[:, :, None] == comes[:, None, :])
         delta = self.need[mine[pair, at]] - self.need[theirs[pair, to]]
         if sideways and len(pair):
             moved = (delta != 0).any(axis=1)
@@ -191,8 +217,7 @@ class _Table:
         kind = self.kind[replicas]
         return self.held[kind, hosts[:, None]] < self.limit[kind]
 
-    def _swap(self, host: int, partner: int, pair: int) -> None:
-        at, to = divmod(pair, self.row.shape[1])
+    def _swap(self, host: int, partner: int, at: int, to: int) -> None:
         one, other = int(self.row[host, at]), int(self.row[partner, to])
         delta = self.need[one] - self.need[other]
         self.dealt.left[host] += delta
