@@ -25,7 +25,8 @@ Asked = t.TypeVar("Asked")
 
 TICKET = struct.Struct("=I")
 FEW = 16  # questions that are answered here, before a second process were at work
-PATIENCE = 2.0  # seconds at least that the other process has for what it took; as long as all took here, where that is more
+# Seconds that the other process has at least for what it took, which may be the largest piece; as long as all took here, if that is more.
+PATIENCE = 20.0
 FAREWELL = 10.0  # seconds that it has once it answered, for what is done at the end of a process: a measured one writes its figures
 
 

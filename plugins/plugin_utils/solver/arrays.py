@@ -40,6 +40,23 @@ def add_at(store: NDArray[t.Any], places: tuple[Ints, ...], amount: t.Any) -> No
     numpy.add.at(store, places, numpy.asarray(amount, dtype=store.dtype))
 
 
+def true_at(mask: NDArray[np.bool_]) -> tuple[Ints, ...]:
+    """As :func:`numpy.nonzero`, which takes four times as long where little of a mask of three dimensions is true."""
+    return numpy.unravel_index(numpy.flatnonzero(mask), mask.shape)
+
+
+def ranks(ordered: Ints) -> Ints:
+    """The how-manieth of its equals each entry is, from 0. Entries must ascend."""
+    return t.cast("Ints", numpy.arange(len(ordered)) - numpy.searchsorted(ordered, ordered))
+
+
+def thinned(ordered: Ints, most: int, turn: int) -> Ints:
+    """Which entries stay, so that at most about so many of equal ones do: every second, every third ..., others with each turn."""
+    rank = ranks(ordered)
+    step = -(-(int(rank.max(initial=-1)) + 1) // most)
+    return numpy.flatnonzero((rank + turn) % max(1, step) == 0)
+
+
 def _as_one(columns: Sequence[Ints], most: Sequence[int]) -> Ints:
     """One number for each row, of which those of each column are the digits: from 0 to below ``most``."""
     place = columns[0].astype(numpy.int64)

@@ -9,7 +9,7 @@ import typing as t
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import shared_out
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import in_order
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import in_order, ranks
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import LITTLE, NEARLY, Dealer, Dealt, joined
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
@@ -223,7 +223,7 @@ def _group_rows(seats: Seats) -> tuple[t.Any, ...]:
         place = (host[mine] * seats.group.gpus + gpu[mine]) * len(seats.board.shapes) + shape[mine]
         order = in_order(place, klass[mine], replica[mine])
         mine, place = mine[order], place[order]
-        rank = numpy.arange(len(mine)) - numpy.searchsorted(place, place)
+        rank = ranks(place)
         row = numpy.searchsorted(codes.legal, seats.room.code[host[mine], gpu[mine]])
         start[mine] = codes.starts[row, shape[mine], rank]
     return klass, numpy.full(len(klass), seats.number), host, gpu, shape, start, replica

@@ -13,7 +13,7 @@ from __future__ import annotations
 import typing as t
 from math import inf
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at, ranks, thinned, true_at
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY, Dealt
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
@@ -39,7 +39,7 @@ TINY = 1e-9
 def exchange(options: Options, dealt: Dealt, bearable: float = inf) -> int:
     """Exchange replicas until no host has too much, or no exchange that was tried helps. ``dealt`` is changed in place.
 
-    ``bearable``: given up if after the first cycle more hosts than that have too much; returns how many these are, 0 if it was not given up.
+    ``bearable``: given up if after the first cycle more hosts than that have too much; then returns how many, otherwise 0.
     """
     if not len(dealt.klass) or not (dealt.left < -NEARLY).any():
         return 0
@@ -72,11 +72,6 @@ def _worst(left: Floats) -> Ints:
     lack = numpy.minimum(left, 0.0).sum(axis=1)
     hosts = numpy.flatnonzero((left < -NEARLY).any(axis=1))
     return hosts[numpy.argsort(lack[hosts], kind="stable")][:PAIRS]
-
-
-def _true(mask: NDArray[np.bool_]) -> tuple[Ints, ...]:
-    """As ``numpy.nonzero``, which takes four times as long where little of three dimensions is true."""
-    return numpy.unravel_index(numpy.flatnonzero(mask), mask.shape)
 
 
 class _Table:
@@ -139,9 +134,8 @@ class _Table:
             lack += scale * (numpy.maximum(0.0, -mine - both) + numpy.maximum(0.0, both - theirs[:, None, None]))
             before += scale * (max(0.0, -mine) + numpy.maximum(0.0, -theirs))
         lack[(at[:, :, None] == at[:, None, :]) | (to[:, :, None] == to[:, None, :])] = numpy.inf
-        lack = lack.reshape(len(partners), -1)
-        best = lack.argmin(axis=1)
-        for one in numpy.flatnonzero(before - lack[numpy.arange(len(partners)), best] > TINY).tolist():
+        best = lack.reshape(len(partners), -1).argmin(axis=1)
+        for one in numpy.flatnonzero(before - lack.min(axis=(1, 2)) > TINY).tolist():
             two = list(divmod(int(best[one]), at.shape[1]))
             partner = int(partners[one])
             if self._within(host, partner, at[one, two], to[one, two]):
@@ -161,14 +155,11 @@ class _Table:
         goes = (mine >= 0) & self._first(mine[None])[0] & (self.held[kind[None, :], partners[:, None]] < self.limit[kind])
         comes = (theirs >= 0) & self._first(theirs) & (self.held[other, host] < self.limit[other])
         alike = self.dealt.shape[mine][:, None] == self.dealt.shape[theirs][:, None, :]
-        which, at, to = _true(alike & (kind[:, None] != other[:, None, :]) & goes[:, :, None] & comes[:, None, :])
-        rank = numpy.arange(len(which)) - numpy.searchsorted(which, which)
+        which, at, to = true_at(alike & (kind[:, None] != other[:, None, :]) & goes[:, :, None] & comes[:, None, :])
+        kept = thinned(which, MANY, number)
+        which, at, to = which[kept], at[kept], to[kept]
+        rank = ranks(which)
         width = int(rank.max(initial=-1)) + 1
-        if width > MANY:
-            kept = (rank + number) % -(-width // MANY) == 0
-            which, at, to = which[kept], at[kept], to[kept]
-            rank = numpy.arange(len(which)) - numpy.searchsorted(which, which)
-            width = int(rank.max(initial=-1)) + 1
         all_at, all_to = numpy.zeros((2, len(partners), width), dtype=numpy.int64)
         delta = numpy.full((2, len(partners), width), numpy.inf)
         all_at[which, rank], all_to[which, rank] = at, to
@@ -178,7 +169,8 @@ class _Table:
     def _first(self, rows: Ints) -> NDArray[np.bool_]:
         """Is a replica the first one of its class and shape in its row?"""
         key = self.kind[rows] * self.shapes + self.dealt.shape[rows]
-        return (key[:, :, None] == key[:, None, :]).argmax(axis=2) == numpy.arange(rows.shape[1])
+        found: NDArray[np.bool_] = (key[:, :, None] == key[:, None, :]).argmax(axis=2) == numpy.arange(rows.shape[1])
+        return found
 
     def _within(self, host: int, partner: int, at: Ints, to: Ints) -> bool:
         """Do all classes keep their limits when both exchanges are made?"""
@@ -195,7 +187,7 @@ class _Table:
         # Only what is alike changes places, and few are: these alone are looked at further.
         goes = numpy.where((mine >= 0) & self._room(mine, partners), self.dealt.shape[mine], -1)
         comes = numpy.where((theirs >= 0) & self._room(theirs, over), self.dealt.shape[theirs], -2)
-        pair, at, to = _true(goes[:, :, None] == comes[:, None, :])
+        pair, at, to = true_at(goes[:, :, None] == comes[:, None, :])
         delta = self.need[mine[pair, at]] - self.need[theirs[pair, to]]
         if sideways and len(pair):
             moved = (delta != 0).any(axis=1)

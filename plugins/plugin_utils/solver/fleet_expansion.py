@@ -14,7 +14,7 @@ import typing as t
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at, ranks, true_at
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_balance import Limits, balance
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
@@ -258,7 +258,7 @@ class Dealer:
         # Poor host, rich host and a GPU of each: those whose change brings something, and what it brings; then who else is tight.
         few, many = (self.slots[hosts, :, one.place] for hosts in (poor, rich))
         able = usable[poor][:, None, :, None] & usable[rich][None, :, None, :] & (few[:, None, :, None] < many[None, :, None, :])
-        there, gain = numpy.stack(numpy.nonzero(able)), numpy.zeros(0, dtype=numpy.int64)
+        there, gain = numpy.stack(true_at(able)), numpy.zeros(0, dtype=numpy.int64)
         for each in (one, *(other for other in tight if other is not one)):
             to, of, to_gpu, of_gpu = there
             more = self.slots[rich[of], of_gpu, each.place] - self.slots[poor[to], to_gpu, each.place]
@@ -332,7 +332,7 @@ class Dealer:
         first = numpy.cumsum(many) - many
         key = hosts * self.shapes + shape[of]
         order = numpy.argsort(key, kind="stable")
-        rank = numpy.arange(len(order)) - numpy.searchsorted(key[order], key[order])
+        rank = ranks(key[order])
         replicas = numpy.zeros((self.group.size, self.group.gpus, len(need)), dtype=numpy.int64)
         add_at(replicas, (hosts[order], gpu[first[key[order]] + rank], of[order]), 1)
         load = replicas @ need

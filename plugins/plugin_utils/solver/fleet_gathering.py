@@ -13,6 +13,7 @@ from __future__ import annotations
 import typing as t
 from functools import partial
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import ranks, thinned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_swap import Swap
@@ -31,6 +32,8 @@ Undo = t.Callable[[], object]
 TRIED, STEPS, PARTNERS = 12, 12, 200
 # Pairs of GPUs whose classes' limits are looked at; partners with whom two exchanges at once are tried.
 CHANGES, PAIRED = 20, 24
+# Exchanges with one of these partners of which each two are looked at together.
+MANY = 160
 # An exchange that leaves less than this share of a host less to be gathered is of no use.
 TINY = 1e-6
 
@@ -68,7 +71,8 @@ def gather(seats: Seats, klass: int, host: int, gpu: int) -> bool:
     while (seats.room.left[host] < need - NEARLY).any():
         undo = None
         if len(done) < STEPS:
-            undo = _trade(seats, klass, host) or _change(seats, klass, host, gpu) or _trade_two(seats, klass, host)
+            offers = _offers(seats, klass, host)
+            undo = _trade(seats, klass, host, offers) or _change(seats, klass, host, gpu) or _trade_two(seats, klass, host, offers)
         if undo is None:
             for each in reversed(done):
                 each()
@@ -89,15 +93,29 @@ def _partners(seats: Seats, host: int, need: Floats) -> Ints:
 def _worth(seats: Seats, klass: int, host: int, partners: Ints | int, delta: Floats) -> Floats:
     """What exchanges with these partners are worth that leave this host ``delta`` more: how much less it lacks, and of equal ones the one
     that moves least; 0 for those that do not help or leave the partner too little."""
-    left, scale, need = seats.room.left, _scale(seats), seats.needs(klass)
-    before, after = (numpy.maximum(need - left[host] - more, 0.0) @ scale for more in (0.0 * need, delta))
-    able = (left[partners] - delta >= -NEARLY).all(axis=-1) & (before - after > TINY)
-    return t.cast("Floats", numpy.where(able, before - after - TINY * (numpy.abs(delta) @ scale), 0.0))
+    left = seats.room.left
+    before, after, moved, able = 0.0, numpy.zeros(delta.shape[:-1]), numpy.zeros(delta.shape[:-1]), numpy.ones(delta.shape[:-1], dtype=bool)
+    # One of the two after the other: sums along an axis of two take four times as long.
+    for which, (scale, need) in enumerate(zip(_scale(seats).tolist(), seats.needs(klass).tolist(), strict=True)):
+        more, lack = delta[..., which], need - float(left[host, which])
+        before += scale * max(lack, 0.0)
+        after += scale * numpy.maximum(lack - more, 0.0)
+        moved += scale * numpy.abs(more)
+        able &= left[partners, which] - more >= -NEARLY
+    able &= before - after > TINY
+    return t.cast("Floats", numpy.where(able, before - after - TINY * moved, 0.0))
 
 
-def _offers(seats: Seats, klass: int, host: int) -> tuple[Ints, Ints, Floats]:
-    """(replicas of this host, replicas of one shape elsewhere that may change places with them, how much CPU and RAM that leaves it more):
-    one for each two classes and each partner, as their limits for a host allow. No other of the class itself comes: it has one to come."""
+class _Offers(t.NamedTuple):
+    """Exchanges of a host: its replicas (``mine``), those of one shape elsewhere, how much CPU and RAM each exchange leaves it more."""
+
+    mine: Ints
+    theirs: Ints
+    delta: Floats
+
+
+def _offers(seats: Seats, klass: int, host: int) -> _Offers:
+    """One for each two classes and each partner, as their limits for a host allow. None of the class itself comes: it has one to come."""
     need = seats.needs(klass)
     mine, theirs = _kinds(seats, numpy.asarray([host])), _kinds(seats, _partners(seats, host, need))
     pair = numpy.nonzero(seats.shape[mine][:, None] == seats.shape[theirs][None, :])
@@ -110,35 +128,44 @@ def _offers(seats: Seats, klass: int, host: int) -> tuple[Ints, Ints, Floats]:
         & (seats.held_at(comes, host) < most[comes])
     )
     mine, theirs = mine[able], theirs[able]
-    return mine, theirs, seats.needs(seats.klass[mine]) - seats.needs(seats.klass[theirs])
+    return _Offers(mine, theirs, seats.needs(seats.klass[mine]) - seats.needs(seats.klass[theirs]))
 
 
-def _trade(seats: Seats, klass: int, host: int) -> Undo | None:
+def _trade(seats: Seats, klass: int, host: int, offers: _Offers) -> Undo | None:
     """Exchange the two replicas of one shape after which this host lacks least; what takes it back, or None: no exchange helps."""
-    mine, theirs, delta = _offers(seats, klass, host)
-    worth = _worth(seats, klass, host, seats.host[theirs], delta)
-    return _traded(seats, mine, theirs, [int(worth.argmax())]) if worth.any() else None
+    worth = _worth(seats, klass, host, seats.host[offers.theirs], offers.delta)
+    return _traded(seats, offers, [int(worth.argmax())]) if worth.any() else None
 
 
-def _trade_two(seats: Seats, klass: int, host: int) -> Undo | None:
+def _trade_two(seats: Seats, klass: int, host: int, offers: _Offers) -> Undo | None:
     """The same with two replicas of one partner at once: what is too much of one exchange the other makes good."""
-    mine, theirs, delta = _offers(seats, klass, host)
-    goes, comes, where = seats.klass[mine], seats.klass[theirs], seats.host[theirs]
-    best, found = 0.0, list[int]()
-    for partner in numpy.unique(where)[:PAIRED].tolist():
-        here = numpy.flatnonzero(where == partner)
-        worth = _worth(seats, klass, host, partner, delta[here][:, None] + delta[here][None, :])
-        worth[(goes[here][:, None] == goes[here][None, :]) | (comes[here][:, None] == comes[here][None, :])] = 0.0
-        if worth.max() > best:
-            best, found = float(worth.max()), here[list(divmod(int(worth.argmax()), len(here)))].tolist()
-    return _traded(seats, mine, theirs, found) if found else None
+    order = numpy.argsort(seats.host[offers.theirs], kind="stable")
+    where = seats.host[offers.theirs[order]]
+    order = order[numpy.searchsorted(numpy.unique(where), where) < PAIRED]
+    order = order[thinned(where[: len(order)], MANY, 0)]
+    if not len(order):
+        return None
+    # One row of exchanges for each partner. Shorter rows end in exchanges that nobody can make: they leave infinitely much.
+    partners, row = numpy.unique(seats.host[offers.theirs[order]], return_inverse=True)
+    rank = ranks(row)
+    size = len(partners), int(rank.max()) + 1
+    delta, goes, comes = numpy.full((*size, 2), numpy.inf), numpy.zeros(size, dtype=int), numpy.zeros(size, dtype=int)
+    delta[row, rank] = offers.delta[order]
+    goes[row, rank], comes[row, rank] = seats.klass[offers.mine[order]], seats.klass[offers.theirs[order]]
+    worth = _worth(seats, klass, host, partners[:, None, None], delta[:, :, None] + delta[:, None, :])
+    worth[(goes[:, :, None] == goes[:, None, :]) | (comes[:, :, None] == comes[:, None, :])] = 0.0
+    best, one, other = (int(each) for each in numpy.unravel_index(worth.argmax(), worth.shape))
+    if worth[best, one, other] <= 0:
+        return None
+    first = int(numpy.searchsorted(row, best))
+    return _traded(seats, offers, order[[first + one, first + other]].tolist())
 
 
-def _traded(seats: Seats, mine: Ints, theirs: Ints, chosen: list[int]) -> Undo:
+def _traded(seats: Seats, offers: _Offers, chosen: list[int]) -> Undo:
     """Make these exchanges; returns what takes them back."""
     for one in chosen:
-        seats.trade(int(mine[one]), int(theirs[one]))
-    return partial(_traded, seats, mine, theirs, chosen)
+        seats.trade(int(offers.mine[one]), int(offers.theirs[one]))
+    return partial(_traded, seats, offers, chosen)
 
 
 def _change(seats: Seats, klass: int, host: int, gpu: int) -> Undo | None:

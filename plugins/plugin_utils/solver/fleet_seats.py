@@ -11,7 +11,7 @@ from __future__ import annotations
 import typing as t
 from functools import cached_property
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at, in_order
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at, in_order, ranks
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import NEARLY, Dealt
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_groups import Group
@@ -250,7 +250,7 @@ class Seats:
         key = dealt.host * shapes + dealt.shape
         order = in_order(key, dealt.klass)
         key = key[order]
-        rank = numpy.arange(len(key)) - numpy.searchsorted(key, key)
+        rank = ranks(key)
         at = numpy.searchsorted(place, key) + rank
         self.add(dealt.klass[order], dealt.shape[order], dealt.host[order], numpy.left_shift(1, gpu[at]) if len(at) else gpu[:0])
         used = numpy.full(self.group.size, self.group.gpus, dtype=numpy.int64)
