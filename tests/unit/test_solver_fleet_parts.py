@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Parts of the whole-fleet solver by themselves: the best shared GPU, exchanges between hosts, and a program that stays open."""
+"""Parts of the whole-fleet solver by themselves: the best shared GPU, what is dealt and filled in, and a program that stays open."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import typing as t
 import numpy as np
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_expansion, fleet_rounding
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at, in_order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_balance import Limits, balance
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, Shape, smallest_profiles
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import most_of_teams
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealer, Dealt
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import Dealer
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel, read_problem
@@ -96,48 +94,6 @@ def test_the_smallest_profile_serves_and_a_double_memory_one_stands_for_two_slic
     assert names(90_000, 0) == []
 
 
-def test_hosts_exchange_until_neither_has_too_much() -> None:
-    hosts = [{"name": name, "model": "a100-80", "gpus": 1, "cpus": 10, "ram_mib": 1 << 20} for name in "ab"]
-    classes = [
-        {"key": key, "team": "t", "priority": 1, "replicas": 2, "isolation": "slice", "memory_mib": 1000, "cpus": cpus}
-        for key, cpus in (("heavy", 7.0), ("light", 3.0))
-    ]
-    options = options_of(read_problem({"models": models(), "hosts": hosts, "classes": classes}))
-    slots = np.full((2, 1, 1), 2)
-    dealt = Dealt(
-        np.asarray([0, 0, 1, 1]), np.zeros(4, dtype=int), np.asarray([0, 0, 1, 1]), slots, np.asarray([[-4.0, 9.0], [4.0, 9.0]]), slots, []
-    )
-    exchange(options, dealt)
-    assert dealt.left[:, 0].tolist() == [0.0, 0.0]
-    assert sorted(zip(dealt.klass.tolist(), dealt.host.tolist(), strict=True)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-
-
-def test_two_exchanges_together_where_one_makes_something_worse() -> None:
-    # a lacks 1 GiB and has all its CPU used; b has 1 GiB left. The only classes with 1 GiB between them are 2 cores apart, both ways.
-    sizes = {"b-big": (7.0, 30), "b-small": (5.0, 29), "c-big": (5.0, 42), "c-small": (7.0, 42)}
-    hosts = [{"name": name, "model": "a100-80", "gpus": 2, "cpus": 12, "ram_mib": 72 << 10} for name in "ab"]
-    classes = [
-        {
-            "key": key,
-            "team": "t",
-            "priority": 1,
-            "replicas": 1,
-            "isolation": "slice",
-            "memory_mib": memory,
-            "cpus": cpus,
-            "ram_mib": ram << 10,
-        }
-        for (key, (cpus, ram)), memory in zip(sizes.items(), (1000, 1000, 15000, 15000), strict=True)
-    ]
-    options = options_of(read_problem({"models": models(), "hosts": hosts, "classes": classes}))
-    shape = np.asarray([0, 0, 1, 1])
-    slots = np.ones((2, 1, 2), dtype=int)
-    dealt = Dealt(np.arange(4), shape, np.asarray([0, 1, 0, 1]), slots, np.asarray([[0.0, -1.0], [0.0, 1.0]]), np.zeros(2), [])
-    exchange(options, dealt)
-    assert dealt.left.tolist() == [[0.0, 0.0], [0.0, 0.0]]
-    assert dealt.host.tolist() == [1, 0, 1, 0]
-
-
 @pytest.mark.parametrize(
     ("quota", "held", "most"),
     [
@@ -166,27 +122,6 @@ def test_what_a_quota_has_room_for_is_counted_in_whole_replicas(quota: int, held
     assert most_of_teams(options, 2 if held is None else 1, {} if held is None else {2: held}) == most
 
 
-def test_what_is_too_much_even_then_is_taken_off_the_lowest_priority() -> None:
-    hosts = [{"name": "a", "model": "a100-80", "gpus": 1, "cpus": 10, "ram_mib": 1 << 20}]
-    classes = [
-        {"key": key, "team": "t", "priority": priority, "replicas": 1, "isolation": "slice", "memory_mib": 1000, "cpus": 6.0}
-        for key, priority in (("first", 2), ("second", 1))
-    ]
-    options = options_of(read_problem({"models": models(), "hosts": hosts, "classes": classes}))
-    dealt = Dealt(
-        np.asarray([0, 1]),
-        np.zeros(2, dtype=int),
-        np.zeros(2, dtype=int),
-        np.full((1, 1, 1), 2),
-        np.asarray([[-2.0, 9.0]]),
-        np.zeros(1),
-        [],
-    )
-    take_off(options, dealt)
-    assert dealt.klass.tolist() == [0]
-    assert dealt.left[0, 0] == 4.0
-
-
 @settings(max_examples=25, deadline=None)
 @given(costs=st.lists(st.integers(-9, 9), min_size=2, max_size=6), room=st.integers(1, 20))
 def test_an_open_program_ends_where_a_fresh_one_does(costs: list[int], room: int) -> None:
@@ -203,15 +138,18 @@ def test_an_open_program_ends_where_a_fresh_one_does(costs: list[int], room: int
         assert abs(session.solve().objective - whole.solve().objective) < 1e-6
 
 
-@pytest.mark.parametrize("interior", [True, False])
-def test_an_open_program_has_the_same_best_by_interior_points(interior: bool) -> None:
+@pytest.mark.parametrize(("interior", "long"), [(True, 99), (False, 99), (False, 0)])
+def test_an_open_program_has_the_same_best_by_interior_points(interior: bool, long: int) -> None:
+    """Also where the simplex method had too long a way, in a copy of it too."""
     begun = Program()
     begun.add_rows(2, upper=[8.0, 9.0])
     session = Session(begun)
+    session.long = long
     for cost in (-1.0, -3.0):
         session.add_columns(np.asarray([cost]), np.asarray([5.0]), (np.asarray([0, 1]), np.zeros(2, dtype=int), np.asarray([1.0, -cost])))
     assert session.solve(interior=interior).objective == pytest.approx(-9.0)
     session.set_row(1, -np.inf, 3.0)
+    assert session.copy().solve().objective == pytest.approx(-3.0)
     assert session.solve().objective == pytest.approx(-3.0)
 
 
@@ -532,29 +470,3 @@ def test_a_gpu_that_nobody_uses_goes_to_the_host_that_has_the_cpus_for_a_whole_o
     assert not filling.waiting.any()
     assert seats.held(3).tolist() == [0, 1]
     assert (seats.room.left >= 0).all()
-
-
-@pytest.mark.parametrize("most", [1, 9, 2**40])
-def test_rows_are_ordered_by_one_column_after_the_other_whether_one_number_holds_them_or_not(most: int) -> None:
-    chance = random.Random(most)
-    columns = [np.asarray([chance.randrange(most) for _row in range(200)]) for _column in range(3)]
-    rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    assert [rows[one] for one in in_order(*columns).tolist()] == sorted(rows)
-    assert in_order(*(column % 2 for column in columns)).tolist() == np.lexsort([column % 2 for column in columns[::-1]]).tolist()
-    assert in_order(*(column[:0] for column in columns)).tolist() == []
-
-
-@pytest.mark.parametrize("shape", [(7,), (5, 4), (3, 2, 6)])
-@pytest.mark.parametrize("kind", [np.int16, np.int64, np.float64])
-def test_amounts_are_added_as_often_as_a_place_is_named_also_where_the_array_is_a_part_of_another(
-    shape: tuple[int, ...], kind: type
-) -> None:
-    chance = np.random.default_rng(len(shape))
-    places = tuple(chance.integers(0, many, 300) for many in shape)
-    for amount in (1, chance.integers(-3, 4, 300)):
-        whole, expected = np.zeros((*shape, 2), dtype=kind), np.zeros(shape, dtype=kind)
-        np.add.at(expected, places, np.asarray(amount, dtype=kind))
-        for store in (whole[..., 0], np.zeros(shape, dtype=kind)):
-            add_at(store, places, amount)
-            assert (store == expected).all()
-        assert not whole[..., 1].any()

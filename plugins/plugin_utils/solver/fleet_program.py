@@ -46,6 +46,8 @@ VARIED_THERE = 20
 MANY_NEW = 5_500
 # From where a stage ahead of its time ended to what is held by now it takes a few dozen steps; where it takes more, it takes thousands.
 FEW_STEPS = 500
+# So many steps take longer than interior points and the way from there to a corner.
+LONG = 5000
 # How many replicas of the last priority one of the first is worth where all are solved at once.
 MOST_APART = 1e4
 # The part of the last priority for which few GPUs are sought ahead: near what is held of it in the end.
@@ -356,6 +358,10 @@ class FleetProgram:
             self.session.set_row(self.rows.team_level[level] + team, *limits)
             self.kept[level, team] = limits
 
+    def only_bounds(self) -> None:
+        """No plan comes from the program any more: of equally good solutions any one will do."""
+        self.session.long = LONG
+
     def fewest_gpus(self, served: dict[int, int]) -> Fewest:
         """No plan that serves as many of each priority opens fewer GPUs. Only after :meth:`solve`, and with no less served than held there
         but for the last priority."""
@@ -363,6 +369,7 @@ class FleetProgram:
             return Fewest({}, 0, ((0.0, 0.0),))
         self._hold(self.session, served)
         last = served[min(served)]
+        self.only_bounds()
         # Branches of the last priority's stage that cannot serve so much hold no such plan.
         able = [part for part in self.parts if last <= 1e-6 - part.value]
         unable = [part for part in self.parts if last > 1e-6 - part.value]

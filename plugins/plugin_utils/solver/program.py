@@ -275,7 +275,8 @@ class Session:
     """A linear program that stays open: columns and rows are added, costs and bounds changed, and each solution begins where the last one
     ended.
 
-    ``program`` is what it begins with, whole numbers left out of account.
+    ``program`` is what it begins with, whole numbers left out of account. ``long``: a solution that takes more iterations of the simplex
+    method begins anew, by interior points; it may end at another of equally good ones then.
     """
 
     def __init__(self, program: Program, limits: Limits | None = None) -> None:
@@ -283,6 +284,7 @@ class Session:
         if highspy is None:
             raise SolverError("highspy is not installed")
         self._limits = limits or Limits()
+        self.long = self._limits.iterations
         self._open()
         self._heard(self._solver.passModel(program._model(None)))
         self.columns, self.rows = program.columns, program.rows
@@ -290,7 +292,7 @@ class Session:
     def copy(self, limits: Limits | None = None) -> Session:
         """The same program, open a second time, where the last solution ended: what is done to one is not seen by the other."""
         other = object.__new__(Session)
-        other._limits = limits or self._limits
+        other._limits, other.long = limits or self._limits, self.long
         other._open()
         other._heard(other._solver.passModel(self._solver.getLp()))
         other._heard(other._solver.setBasis(self._solver.getBasis()))
@@ -359,20 +361,27 @@ class Session:
         ``iterations``: of the simplex method, fewer than the limits allow.
         :raises SolverError: there is none, or it was not found within the limits.
         """
-        self._heard(self._solver.setOptionValue("simplex_iteration_limit", iterations or self._limits.iterations))
-        self._heard(self._solver.setOptionValue("solver", "ipm" if interior else "choose"))
-        self._solver.run()
-        if interior and self._solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            self._heard(self._solver.setOptionValue("solver", "choose"))
-            self._solver.run()
-        status = self._solver.getModelStatus()
-        if status not in (highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty):
+        optimal, too_long = highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kIterationLimit
+        most = iterations or self._limits.iterations
+        status = self._run(most, interior=True) if interior else self._run(min(most, self.long))
+        if not interior and status == too_long and self.long < most:
+            interior, status = True, self._run(most, interior=True)
+        if interior and status != optimal:
+            status = self._run(most)
+        if status not in (optimal, highspy.HighsModelStatus.kModelEmpty):
             raise SolverError(f"HiGHS ended with '{self._solver.modelStatusToString(status)}'")
         found = self._solver.getSolution()
         objective = float(self._solver.getInfo().objective_function_value)
         arrays = (numpy.asarray(part, dtype=float) for part in (found.col_value, found.row_dual, found.col_dual))
         values, duals, reduced = arrays
         return Outcome(values, objective, objective, duals, reduced, proven=True)
+
+    def _run(self, most: int, *, interior: bool = False) -> t.Any:
+        """HiGHS's word for how it ended; ``most``: iterations of the simplex method."""
+        self._heard(self._solver.setOptionValue("simplex_iteration_limit", most))
+        self._heard(self._solver.setOptionValue("solver", "ipm" if interior else "choose"))
+        self._solver.run()
+        return self._solver.getModelStatus()
 
     def _heard(self, status: t.Any) -> None:
         if status == highspy.HighsStatus.kError:

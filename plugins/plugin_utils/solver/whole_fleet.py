@@ -78,6 +78,7 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
             # Sizes had to be rounded up, or fewer are served than the later stages held. Bounds that are true come from a program with
             # sizes rounded down that holds what is served.
             program = fleet_program(options_of(problem, up=False, alone=alone, mixed=True))
+            program.only_bounds()
             relaxed, fewest = program.solve(lambda _relaxed, level, _held: served[level]), None
         if fewest is None or not _tells(fewest, served):
             again = beside.submit(_fewest, program, served)
