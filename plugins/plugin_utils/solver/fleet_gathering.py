@@ -90,7 +90,7 @@ def _partners(seats: Seats, host: int, need: Floats) -> Ints:
     return partners[spare[partners] > NEARLY]
 
 
-def _worth(seats: Seats, klass: int, host: int, partners: Ints | int, delta: Floats) -> Floats:
+def _worth(seats: Seats, klass: int, host: int, partners: Ints, delta: Floats) -> Floats:
     """What exchanges with these partners are worth that leave this host ``delta`` more: how much less it lacks, and of equal ones the one
     that moves least; 0 for those that do not help or leave the partner too little."""
     left = seats.room.left

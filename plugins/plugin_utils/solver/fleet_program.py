@@ -47,7 +47,7 @@ MANY_NEW = 5_500
 # From where a stage ahead of its time ended to what is held by now it takes a few dozen steps; where it takes more, it takes thousands.
 FEW_STEPS = 500
 # So many steps take longer than interior points and the way from there to a corner.
-LONG = 5000
+LONG = 5_000
 # How many replicas of the last priority one of the first is worth where all are solved at once.
 MOST_APART = 1e4
 # The part of the last priority for which few GPUs are sought ahead: near what is held of it in the end.
