@@ -222,7 +222,11 @@ def ask_fleet(
     """
     manifests, previous, policies = _read_all([*manifest_texts, *what_if.manifests()], plan_texts, hosts, runtimes)
     bars = _bars(judge, catalogue, hosts, manifests)
-    return what_if.answer(_problem(manifests, previous, policies, hosts, catalogue, (), bars), catalogue)
+    problem = _problem(manifests, previous, policies, hosts, catalogue, (), bars)
+    answer = what_if.answer(_with_boards_to_buy(problem, judge, catalogue, hosts, manifests), catalogue)
+    unread = {name: str(host["unread"]) for name, host in sorted(hosts.items()) if host.get("unread")}
+    answer.lines[1:1] = [f"{name} counts as gone, for it cannot be read: {why}" for name, why in unread.items()]
+    return replace(answer, data={**answer.data, "unread": unread}) if unread else answer
 
 
 def explain_plans(

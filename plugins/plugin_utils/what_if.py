@@ -22,7 +22,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Locate
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Problem, Resources, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Gpu, Host, Need, Problem, Resources, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import few_names, several, table, without_place
 
 #: At most so many GPUs are asked for; who needs more reads that it is not a matter of GPUs, or asks in parts.
@@ -137,10 +137,12 @@ class WhatIf:
             raise FleetError(f"a number of replicas is out of bounds: {', '.join(wrong)}", file=_WHERE, field="replicas", hint="0 to 10000")
         hosts = [host for host in problem.hosts if host.name not in model.remove]
         previous = tuple(place for place in problem.previous if place.host not in model.remove)
+        more: list[Host] = []
         for index, each in enumerate(model.add):
-            hosts.extend(_more(problem, catalogue, each, each.hosts * each.gpus, f"more-{index + 1}"))
+            more.extend(_more(problem, catalogue, each, each.hosts * each.gpus, f"more-{index + 1}"))
         needs = tuple(replace(need, replicas=model.replicas.get(need.service, need.replicas)) for need in problem.needs)
-        return replace(problem, hosts=tuple(hosts), needs=needs, previous=previous)
+        needs = tuple(replace(need, bars=_barred(problem, need, more)) for need in needs)
+        return replace(problem, hosts=(*hosts, *more), needs=needs, previous=previous)
 
     def _how_many(self, problem: Problem, now: Solution, catalogue: Catalogue, kind: _Kind) -> Answer:
         """The fewest more GPUs with which as many replicas have a place as with any number of them."""
@@ -149,7 +151,8 @@ class WhatIf:
         def without(gpus: int) -> int:
             if gpus not in tried:
                 hosts = _more(problem, catalogue, kind, gpus, "more")
-                tried[gpus] = make_plan(replace(problem, hosts=(*problem.hosts, *hosts)))
+                needs = tuple(replace(need, bars=_barred(problem, need, hosts)) for need in problem.needs)
+                tried[gpus] = make_plan(replace(problem, hosts=(*problem.hosts, *hosts), needs=needs))
             return len(tried[gpus].unplaced)
 
         high, idle, largest = kind.gpus, 0, _largest_at_once(problem, now)
@@ -239,10 +242,10 @@ def _more(problem: Problem, catalogue: Catalogue, kind: _Kind, gpus: int, name: 
     if environment not in known and all(need.environment != environment for need in problem.needs):
         wrong, hint = f"no host and no service has the environment '{environment}'", f"write one of {', '.join(known)}"
         raise FleetError(wrong, file=_WHERE, field="environment", hint=hint)
-    there = [host for host in sorted(problem.hosts, key=lambda host: host.name) if host.environment == environment]
-    like = next((host for host in there if not host.down), None)
+    like = _like(problem, environment, gpu.board)
     # What may not be on one of its neighbours may not be on a host of which nothing is said.
-    alike = set.intersection(*(set(host.data_classes) for host in there)) if there else set()
+    there = [set(host.data_classes) for host in problem.hosts if host.environment == environment]
+    alike = set.intersection(*there) if there else set()
     more: dict[str, t.Any] = {}
     if like is not None:
         names = ("modes", "sharing", "shared_max", "shared_reserve_mib", "shared_compute", "ports")
@@ -264,6 +267,23 @@ def _more(problem: Problem, catalogue: Catalogue, kind: _Kind, gpus: int, name: 
         )
         for number in range(-(-gpus // kind.gpus))
     ]
+
+
+def _like(problem: Problem, environment: str, board: str) -> Host | None:
+    """Whose policy a host that comes has: of the first of its environment with such a board, else of the first one. Not one that is down."""
+    there = sorted((host for host in problem.hosts if host.environment == environment and not host.down), key=lambda host: host.name)
+    return next((host for host in there if any(gpu.board == board for gpu in host.gpus)), there[0] if there else None)
+
+
+def _barred(problem: Problem, need: Need, hosts: Sequence[Host]) -> Bars:
+    """What the compatibility gate keeps a service from. Of hosts that come it says what it says of the one that they are like."""
+    found = dict(need.bars)
+    for host in hosts:
+        board = host.gpus[0].board
+        like = _like(problem, host.environment, board)
+        if like is not None and (bar := need.bars.get((like.name, board))) is not None:
+            found[host.name, board] = bar
+    return found
 
 
 def _board(problem: Problem, catalogue: Catalogue, asked: str) -> Gpu:

@@ -13,10 +13,10 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.action.plan import run
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, what_if
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import explain_plans
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import ask_fleet, explain_plans
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Limit, Problem, Quota, Rules, Solution, Unplaced
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Gpu, Limit, Problem, Quota, Rules, Solution, Unplaced
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import Answer, WhatIf, boards_of
 from decide_world import DIGEST, facts, gpu, gpu_facts, host, l40s, manifest_text, need, place, problem, wired
 
@@ -115,6 +115,18 @@ def test_a_question_that_makes_no_sense_is_refused_in_a_line(question: dict[str,
         ask(problem([host(gpu(0), l40s(1))], [need()]), **question)
 
 
+def test_hosts_that_come_are_like_one_with_such_a_board_before_one_by_name() -> None:
+    fleet = [host(l40s(), name="h0", modes=("whole",)), host(gpu(), modes=("mig",))]
+    assert many(problem(fleet, [need(replicas=10)]), board="a100", gpus=1)["unplaced"] == []
+
+
+def test_the_gate_says_of_hosts_that_come_what_it_says_of_the_one_they_are_like() -> None:
+    asked = problem([host(gpu())], [need(bars={("h1", "a100-sxm4-80gb"): Bar("CUDA 13 needs a newer driver", "")})])
+    found = ask(asked, how_many={"board": "a100"}, add=[{"board": "a100"}])
+    assert found.data["how_many"]["gpus"] == 0
+    assert "that the compatibility gate refuses (CUDA 13 needs a newer driver)" in found.data["unplaced"][0]["reason"]
+
+
 def test_replicas_that_lack_a_place_for_one_reason_are_one_line() -> None:
     lines = ask(problem([host(gpu())], [need(isolation="exclusive")]), replicas={"ocr": 1000}).lines
     assert [line.split()[:4] for line in lines if "no place:" in line] == [["ocr", "2", "to", "1000"]]
@@ -156,6 +168,32 @@ def test_the_door_answers_a_question_in_each_form_and_writes_nothing(tmp_path: P
     assert (result["changed"], result["what_if"]["how_many"]["gpus"]) == (False, 3)
     assert result["table"][0] == "what if: big beside what there is"
     assert not (tmp_path / "plans").exists()
+
+
+def test_a_board_that_the_gate_would_refuse_here_is_no_help() -> None:
+    """Nobody has one yet: a Volta, for an image of CUDA 13."""
+    image = f"registry.example.com/receipt-ocr@sha256:{DIGEST}"
+    driver = {"present": True, "version": "580.95.05", "cuda": None, "flavour": None}
+    machine = facts([gpu_facts(compute_capability="8.0")], driver=driver)
+    found = ask_fleet(
+        WhatIf(Located({"how_many": {"board": "v100-sxm2-32gb"}}, "fleet_what_if")),
+        [("m/ocr.yml", manifest_text(image=image, gpu="{isolation: exclusive, memory: 20 GiB}", replicas="2"))],
+        {},
+        {"h1": {"facts": machine, "policy": {"fleet_environment": "production"}}},
+        CATALOGUE,
+        ["http"],
+        judge=door.judge({image: ["CUDA_VERSION=13.0.2"]}),
+    )
+    assert found.lines[1] == "then 1 of 2 replicas have no place"
+    assert found.lines[2] == "more v100-sxm2-32gb would help nobody: 1 of 2 replicas have no place"
+
+
+def test_the_answer_says_which_hosts_cannot_be_read(tmp_path: Path) -> None:
+    given = site(tmp_path, what_if={"replicas": {"receipt-ocr": 2}})
+    given["hosts"]["h2"] = {"facts": None, "policy": {"fleet_environment": "production"}, "unread": "no route to host"}
+    result = run(given, check_mode=False, diff=False)
+    assert result["table"][1] == "h2 counts as gone, for it cannot be read: no route to host"
+    assert result["what_if"]["unread"] == {"h2": "no route to host"}
 
 
 def test_the_door_says_why_of_whom_it_is_asked(tmp_path: Path) -> None:
