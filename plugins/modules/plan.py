@@ -170,7 +170,7 @@ unplaced:
       type: str
       sample: >-
         gpu-prod-01: 2 GPUs without room for 30 GiB; what would help: wait for gpu-prod-01 GPU-5c1f07aa until the lease of notebook-lin-1
-        ends on 2026-12-01, or raise the quota of claims by 20 GiB of GPU memory (fleet_quotas)
+        ends on 2026-12-01, and remove the manifest of notebook-lin then, or raise the quota of claims by 20 GiB (fleet_quotas)
 explained:
   description: What is in the way of each replica without a place, and the cheapest changes. Each was planned with, and gives it one.
   returned: success
@@ -195,7 +195,9 @@ explained:
       elements: dict
       sample:
         - kind: lease
-          change: wait for gpu-prod-01 GPU-5c1f07aa until the lease of notebook-lin-1 ends on 2026-12-01
+          change: >-
+            wait for gpu-prod-01 GPU-5c1f07aa until the lease of notebook-lin-1 ends on 2026-12-01, and remove the manifest of notebook-lin
+            then
           gives_way: [notebook-lin-1]
     afterwards:
       description: As one of C(changes), where it costs far less and helps only once this plan is carried out.
@@ -240,7 +242,7 @@ bounds:
   description:
     - What language models can hold where they are placed, and what is proven of the plan, for example how many more replicas could be
       served.
-    - Nothing is said of a plan that serves everybody where they were before.
+    - Nothing is said of a plan that serves everybody where they were before, but that a controller without a solver proves nothing.
   returned: success
   type: list
   elements: str
@@ -255,7 +257,7 @@ emptied:
   sample:
     - gpu-prod-02 GPU-81c0de11 (a100-sxm4-80gb) becomes empty
     - face-2 moves from gpu-prod-02 GPU-81c0de11 1g.10gb@0 to gpu-prod-01 GPU-5c1f07aa 1g.10gb@6
-    - 1 of 3 GPUs in use become empty by 1 moves, which count as 1 of at most 4
+    - 1 of 3 GPUs in use becomes empty by 1 move, which counts as 1 of at most 4
 services:
   description: Every manifest by service name, with all defaults filled in, sizes in MiB, and C(need_mib), the GPU memory that it needs.
   returned: success

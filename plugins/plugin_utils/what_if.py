@@ -270,7 +270,7 @@ def _more(problem: Problem, catalogue: Catalogue, kind: _Kind, gpus: int, name: 
 
 
 def _like(problem: Problem, environment: str, board: str) -> Host | None:
-    """Whose policy a host that comes has: of the first of its environment with such a board, else of the first one. Not one that is down."""
+    """Whose policy a host that comes has: the first of its environment with such a board, else the first one, that is not down."""
     there = sorted((host for host in problem.hosts if host.environment == environment and not host.down), key=lambda host: host.name)
     return next((host for host in there if any(gpu.board == board for gpu in host.gpus)), there[0] if there else None)
 
