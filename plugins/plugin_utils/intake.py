@@ -119,11 +119,7 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
             gpu = _pinned(gpu, layout, f"host {name}", f"fleet_gpu_layouts[{number}]")
             drain = drain or (_kept_back(layout) if gpu.blocked is None else None)
         gpus.append(replace(gpu, cordoned=index in cordoned, drain=drain, links=_links(entry, uuids)))
-    most = max((gpu.memory_mib for gpu in gpus), default=0)
-    if "shared" in policy.fleet_gpu_modes and 0 < most <= policy.fleet_shared_reserve:
-        wrong = f"{policy.fleet_shared_reserve} MiB is all of a GPU and leaves nothing to share: the largest here has {most} MiB"
-        hint = "write what CUDA contexts take, 1 GiB say"
-        raise FleetError(wrong, file=f"host {name}", field="fleet_shared_reserve", hint=hint)
+    _see_reserve(name, policy, gpus)
     sensed = facts["host"]
     return Host(
         name=name,
@@ -139,6 +135,15 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
         listening=frozenset(sensed.get("ports_listening") or ()),
         data_classes=tuple(sorted(set(policy.fleet_data_classes))),
     )
+
+
+def _see_reserve(name: str, policy: Policy, gpus: Iterable[Gpu]) -> None:
+    """:raises FleetError: what is written as the reserve of shared GPUs leaves nothing of any that may be shared; where the memory of one
+    is not known, it may."""
+    sizes = [gpu.memory_mib for gpu in gpus if (gpu.pin.mode == "shared" if gpu.pin else "shared" in policy.fleet_gpu_modes)]
+    if "fleet_shared_reserve" in policy.model_fields_set and sizes and 0 < min(sizes) <= max(sizes) <= policy.fleet_shared_reserve:
+        wrong = f"{gib(policy.fleet_shared_reserve)} leaves nothing to share: the largest GPU here has {gib(max(sizes))}"
+        raise FleetError(wrong, file=f"host {name}", field="fleet_shared_reserve", hint="write what CUDA contexts take: less than that")
 
 
 def _links(entry: Facts, uuids: Mapping[t.Any, t.Any]) -> tuple[str, ...] | None:

@@ -40,20 +40,20 @@ def few_names(names: t.Sequence[str]) -> str:
 def unplaced_lines(unplaced: t.Iterable[Data]) -> list[str]:
     """What has no place: ``llm-chat replica 1: reason``. Replicas with one reason are one line: ``ocr replicas 2 to 4, 7: ...``."""
     return [
-        f"{service} {'replica' if numbers.isdigit() else 'replicas'} {numbers}: {reason}"
-        for service, numbers, reason in without_place(unplaced)
+        f"{service} {'replica' if len(replicas) == 1 else 'replicas'} {numbers(replicas)}: {reason}"
+        for service, replicas, reason in without_place(unplaced)
     ]
 
 
-def without_place(unplaced: t.Iterable[Data]) -> list[tuple[str, str, str]]:
-    """Service, numbers of its replicas (``2 to 4, 7``) and the reason that is one for them."""
+def without_place(unplaced: t.Iterable[Data]) -> list[tuple[str, list[int], str]]:
+    """Service, its replicas and the reason that is one for them."""
     grouped: dict[tuple[str, str], list[int]] = {}
     for each in unplaced:
         grouped.setdefault((each["service"], each["reason"]), []).append(each["replica"])
-    return [(service, _numbers(replicas), reason) for (service, reason), replicas in grouped.items()]
+    return [(service, replicas, reason) for (service, reason), replicas in grouped.items()]
 
 
-def _numbers(values: t.Iterable[int]) -> str:
+def numbers(values: t.Iterable[int]) -> str:
     """Numbers as people write them: ``1, 3 to 5``."""
     runs: list[list[int]] = []
     for value in sorted(values):

@@ -23,7 +23,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Gpu, Host, Need, Problem, Resources, Solution
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import few_names, several, table, without_place
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import few_names, numbers, several, table, without_place
 
 #: At most so many GPUs are asked for; who needs more reads that it is not a matter of GPUs, or asks in parts.
 MOST: t.Final = 1024
@@ -119,7 +119,7 @@ class WhatIf:
         parts = [f"{each.hosts} more host{'s' if each.hosts > 1 else ''} with {each.gpus} {each.board}" for each in model.add]
         parts += [f"without {', '.join(sorted(model.remove))}"] if model.remove else []
         parts += [f"{each.get('service')} beside what there is" for each in model.services]
-        parts += [f"{name} with {count} replicas" for name, count in sorted(model.replicas.items())]
+        parts += [f"{name} with {several(count, 'replica')}" for name, count in sorted(model.replicas.items())]
         return f"what if: {'; '.join(parts) or 'nothing changes'}"
 
     def _changed(self, problem: Problem, catalogue: Catalogue) -> Problem:
@@ -131,8 +131,7 @@ class WhatIf:
             ("replicas", sorted(set(model.replicas) - services), sorted(services)),
         ):
             if unknown:
-                hint = near(unknown[0], known, f"known: {few_names(known)}" if known else f"leave '{field}' out: there are none")
-                raise FleetError(f"nobody knows {few_names(unknown)}", file=_WHERE, field=field, hint=hint)
+                raise FleetError(f"nobody knows {few_names(unknown)}", file=_WHERE, field=field, hint=_meant(unknown, known))
         if wrong := [name for name, count in sorted(model.replicas.items()) if not 0 <= count <= 10_000]:
             raise FleetError(f"a number of replicas is out of bounds: {', '.join(wrong)}", file=_WHERE, field="replicas", hint="0 to 10000")
         hosts = [host for host in problem.hosts if host.name not in model.remove]
@@ -188,6 +187,15 @@ class WhatIf:
         return Answer(lines, data)
 
 
+def _meant(unknown: Sequence[str], known: Sequence[str]) -> str:
+    """A hint: the name that may have been meant, if any is near, else those that there are."""
+    guesses = [(name, near(name, known, "")) for name in unknown]
+    name, guess = next((each for each in guesses if each[1]), ("", ""))
+    if guess:
+        return guess if len(unknown) == 1 else f"'{name}': {guess}"
+    return f"known: {few_names(known)}" if known else "there are none"
+
+
 def _largest_at_once(problem: Problem, now: Solution) -> int:
     """The most GPUs that anybody without a place could need together: one replica, or all of a group."""
     without = {each.service for each in now.unplaced}
@@ -197,9 +205,11 @@ def _largest_at_once(problem: Problem, now: Solution) -> int:
 
 def _missing_words(problem: Problem, solution: Solution) -> str:
     wanted = sum(need.replicas for need in problem.needs)
+    if not wanted:
+        return "there is nobody to place"
     if not solution.unplaced:
         return f"all {wanted} replicas have a place" if wanted > 1 else "each replica has a place"
-    return f"{len(solution.unplaced)} of {wanted} replicas have no place"
+    return f"{len(solution.unplaced)} of {several(wanted, 'replica')} {'has' if len(solution.unplaced) == 1 else 'have'} no place"
 
 
 def _unplaced(solution: Solution) -> list[dict[str, t.Any]]:
@@ -224,7 +234,8 @@ def _places(problem: Problem, solution: Solution) -> list[str]:
         old = before.get((place.service, place.replica))
         if old is None or (old.host, old.gpus, old.slice) != (place.host, place.gpus, place.slice):
             rows.append((place.service, place.replica, place.host, place.slice or f"{len(place.gpus)} GPU {place.mode}"))
-    rows.extend((service, numbers, None, f"no place: {reason}") for service, numbers, reason in without_place(_unplaced(solution)))
+    without = without_place(_unplaced(solution))
+    rows.extend((service, numbers(replicas), None, f"no place: {reason}") for service, replicas, reason in without)
     return table(rows) if len(rows) > 1 else []
 
 

@@ -72,11 +72,28 @@ def test_a_host_smaller_than_the_reserve_that_nobody_wrote_is_no_mistake() -> No
     assert sensed(facts(), fleet_capacity={"disk": "8 GiB"}).capacity.disk == -2048
 
 
-def test_a_reserve_of_shared_gpus_that_leaves_nothing_of_any_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("policy", "refuses"),
+    [
+        pytest.param({"fleet_gpu_modes": ["shared"]}, True, id="shared by policy"),
+        pytest.param({}, False, id="none is shared"),
+        pytest.param({"fleet_gpu_layouts": [{"gpu": 0, "mode": "shared"}]}, True, id="shared by its pin"),
+        pytest.param({"fleet_gpu_modes": ["shared"], "fleet_gpu_layouts": [{"gpu": 0, "mode": "whole"}]}, False, id="whole by its pin"),
+    ],
+)
+def test_a_reserve_of_shared_gpus_that_leaves_nothing_of_any_is_refused(policy: dict[str, t.Any], refuses: bool) -> None:
     given = facts([gpu_facts()])
-    line = refused(given, fleet_gpu_modes=["shared"], fleet_shared_reserve="100 GiB")
-    assert line.startswith("host h1: fleet_shared_reserve: 102400 MiB is all of a GPU and leaves nothing to share: the largest here has ")
-    assert sensed(given, fleet_shared_reserve="100 GiB").modes == ("mig", "whole")  # where none is shared it says nothing
+    if refuses:
+        line = "host h1: fleet_shared_reserve: 100 GiB leaves nothing to share: the largest GPU here has 80 GiB"
+        assert refused(given, fleet_shared_reserve="100 GiB", **policy).startswith(line)
+    else:
+        assert sensed(given, fleet_shared_reserve="100 GiB", **policy).shared_reserve_mib == 102400
+
+
+def test_a_gpu_smaller_than_the_reserve_that_nobody_wrote_or_of_unknown_size_is_no_mistake() -> None:
+    assert sensed(facts([gpu_facts(memory_mib=1024)]), fleet_gpu_modes=["shared"]).shared_reserve_mib == 1024
+    lost = facts([gpu_facts(), gpu_facts(1, memory_mib=None)])
+    assert sensed(lost, fleet_gpu_modes=["shared"], fleet_shared_reserve="100 GiB").shared_reserve_mib == 102400
 
 
 def test_what_is_not_known_is_not_limited() -> None:

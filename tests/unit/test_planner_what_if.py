@@ -103,7 +103,8 @@ def test_hosts_come_and_go_and_replicas_are_counted_anew() -> None:
         ({"how_many": {"board": "l40s", "gpus": 0}}, "it must be at least 1"),
         ({"add": [{"board": "l40s", "gpus": 1, "environment": "prodution"}]}, "no host and no service has the environment 'prodution'"),
         ({"remove": ["h7"]}, "nobody knows h7"),
-        ({"remove": ["h11"]}, "did you mean 'h1'"),
+        ({"remove": ["h11"]}, "nobody knows h11; did you mean 'h1'"),
+        ({"remove": ["zzz", "h11"]}, "nobody knows h11, zzz; 'h11': did you mean 'h1'"),
         ({"remove": ["a1", "a2", "a3", "a4", "a5"]}, "nobody knows a1, a2, a3 and 2 more"),
         ({"replicas": {"zz": 2}}, "nobody knows zz"),
         ({"replicas": {"ocr": -1}}, "out of bounds"),
@@ -125,6 +126,12 @@ def test_the_gate_says_of_hosts_that_come_what_it_says_of_the_one_they_are_like(
     found = ask(asked, how_many={"board": "a100"}, add=[{"board": "a100"}])
     assert found.data["how_many"]["gpus"] == 0
     assert "that the compatibility gate refuses (CUDA 13 needs a newer driver)" in found.data["unplaced"][0]["reason"]
+
+
+def test_the_answer_counts_one_as_one() -> None:
+    assert ask(problem([host()], [need()])).lines[1] == "then 1 of 1 replica has no place"
+    assert ask(problem([host(gpu())], [need()])).lines[1] == "then each replica has a place"
+    assert ask(problem([host(gpu())], [])).lines[1] == "then there is nobody to place"
 
 
 def test_replicas_that_lack_a_place_for_one_reason_are_one_line() -> None:
@@ -184,8 +191,8 @@ def test_a_board_that_the_gate_would_refuse_here_is_no_help() -> None:
         ["http"],
         judge=door.judge({image: ["CUDA_VERSION=13.0.2"]}),
     )
-    assert found.lines[1] == "then 1 of 2 replicas have no place"
-    assert found.lines[2] == "more v100-sxm2-32gb would help nobody: 1 of 2 replicas have no place"
+    assert found.lines[1] == "then 1 of 2 replicas has no place"
+    assert found.lines[2] == "more v100-sxm2-32gb would help nobody: 1 of 2 replicas has no place"
 
 
 def test_the_answer_says_which_hosts_cannot_be_read(tmp_path: Path) -> None:

@@ -48,9 +48,17 @@ def test_equal_entries_are_counted_from_nothing() -> None:
     assert ranks(np.zeros(0, dtype=int)).tolist() == []
 
 
-def test_of_very_many_equals_others_stay_with_each_turn() -> None:
-    many = np.asarray([3] * 5 + [4] * 2)
-    assert thinned(many, 5, 0).tolist() == list(range(7))
-    turns = [thinned(many, 2, turn).tolist() for turn in range(3)]
-    assert turns == [[0, 3, 5], [2], [1, 4, 6]]
-    assert thinned(many[:0], 2, 1).tolist() == []
+def test_of_very_many_equals_others_stay_with_each_turn_and_of_few_all() -> None:
+    """3200 are the rows and columns of a table of 40 by 80; 20 are another one's."""
+    both = np.asarray([3] * 3200 + [4] * 20)
+    seen: set[int] = set()
+    for turn in range(20):
+        kept = thinned(both, 160, turn)
+        assert (kept >= 3200).sum() == 20
+        assert 100 < (kept < 3200).sum() < 220
+        assert len(set((kept[kept < 3200] // 80).tolist())) == 40
+        assert len(set((kept[kept < 3200] % 80).tolist())) > 60
+        seen.update(kept.tolist())
+    assert len(seen) == len(both)
+    assert thinned(both[:0], 2, 1).tolist() == []
+    assert thinned(both[:160], 160, 5).tolist() == list(range(160))

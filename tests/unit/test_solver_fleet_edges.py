@@ -92,3 +92,13 @@ def test_few_clients_of_one_gpu_are_planned_though_no_bound_of_its_gpus_is_known
     answer = plan_whole_fleet(problem([host(clients=4)], all_compute, some, none, memory_mib=80 * GIB))
     assert answer.served == {7: 1, 2: 2}
     assert (answer.opened, answer.opened_bound) == (1, 0)
+
+
+@pytest.mark.parametrize(("replicas", "hosts", "clients", "opened"), [(4, 1, 2, 6), (4, 2, 8, 2), (60, 2, 48, 4)])
+def test_where_the_number_of_clients_fills_a_gpu_the_bound_knows(replicas: int, hosts: int, clients: int, opened: int) -> None:
+    """Memory and compute would do for many more: the bound of the GPUs was far below nothing."""
+    several = [asked(f"c{number}", isolation="shared", replicas=replicas, memory_mib=1000 + number) for number in range(3)]
+    shared = [host(f"h{number}", gpus=8, clients=clients, modes=("shared",)) for number in range(hosts)]
+    answer = plan_whole_fleet(problem(shared, *several))
+    assert answer.served == answer.bound == {50: 3 * replicas}
+    assert (answer.opened, answer.opened_bound) == (opened, opened)

@@ -18,6 +18,10 @@ if t.TYPE_CHECKING:
     Ints = NDArray[np.int64]
 
 
+# The part of 65536 that is nearest to the golden ratio, of odd numbers: multiples of it fall all over.
+_MIX: t.Final = 40503
+
+
 def in_order(*columns: Ints) -> Ints:
     """Where the rows of these columns (whole numbers from 0) are in the order of the first, then of the second, and so on.
 
@@ -51,10 +55,15 @@ def ranks(ordered: Ints) -> Ints:
 
 
 def thinned(ordered: Ints, most: int, turn: int) -> Ints:
-    """Which entries stay, so that at most about so many of equal ones do: every second, every third ..., others with each turn."""
-    rank = ranks(ordered)
-    step = -(-(int(rank.max(initial=-1)) + 1) // most)
-    return numpy.flatnonzero((rank + turn) % max(1, step) == 0)
+    """Which entries stay, so that about ``most`` of equal ones do where there are more: others with each ``turn``, and from all over.
+
+    Entries must ascend.
+    """
+    first = numpy.searchsorted(ordered, ordered)
+    step = -(-(numpy.searchsorted(ordered, ordered, side="right") - first) // most)
+    # Equals come row by row of a table, mostly: every second one would be the same columns of each row.
+    mixed = (numpy.arange(len(ordered)) - first) * _MIX % 65536 // 16
+    return numpy.flatnonzero((mixed + turn) % step == 0)
 
 
 def _as_one(columns: Sequence[Ints], most: Sequence[int]) -> Ints:

@@ -185,7 +185,7 @@ class Board:
         """(an upper bound of the value, a pattern) of the shared GPU that is worth most, for each of many ``prices`` of the shapes.
 
         With no more of each shape than ``at_once`` says; None: as many as fit. Exact as long as the limit of clients does not bind; where
-        it does, the pattern loses its cheapest shapes and the bound stays.
+        it does, the pattern loses its cheapest shapes, and the bound is that of the dearest ones that so many clients can be.
 
         :param prices: shape (n, shapes). Returns shapes (n,) and (n, shapes).
         """
@@ -195,12 +195,19 @@ class Board:
         counts = numpy.zeros(prices.shape, dtype=numpy.int64)
         worth, counts[:, mine] = fullest(self.room, items, prices[:, mine])
         for row in numpy.flatnonzero(counts.sum(axis=1) > self.clients).tolist():
+            worth[row] = min(worth[row], self._dearest(items, prices[row, mine]))
             over = int(counts[row].sum()) - self.clients
             for number in numpy.argsort(prices[row], kind="stable").tolist():
                 gone = max(0, min(over, int(counts[row, number])))
                 counts[row, number] -= gone
                 over -= gone
         return worth, counts
+
+    def _dearest(self, items: Sequence[Item], prices: Floats) -> float:
+        """What as many clients as there may be are worth at most, if they had room."""
+        order = numpy.argsort(-prices, kind="stable")
+        upto = numpy.minimum(numpy.cumsum([items[one].most for one in order.tolist()]), self.clients)
+        return float(numpy.diff(upto, prepend=0) @ numpy.maximum(prices[order], 0.0))
 
     def varied(self, many: int) -> Ints:
         """Patterns of shared GPUs that are full at many different prices, ``many`` at most; shape (patterns, shapes)."""

@@ -44,7 +44,7 @@ def exchange(options: Options, dealt: Dealt, bearable: float = inf) -> int:
     if not len(dealt.klass) or not (dealt.left < -NEARLY).any():
         return 0
     table = _Table(options, dealt)
-    number, lack = 0, numpy.inf
+    number, lack = 0, inf
     for cycle in range(CYCLES):
         idle = 0
         for _round in range(ROUNDS):
@@ -87,7 +87,6 @@ class _Table:
         self.row[dealt.host[order], numpy.arange(len(order)) - first[dealt.host[order]]] = order
         self.need = options.needs[dealt.klass]
         self.scale = 1.0 / numpy.maximum(dealt.left.max(axis=0), 1.0)
-        # Only classes with a limit are counted by host.
         kinds, self.kind = numpy.unique(dealt.klass, return_inverse=True)
         self.limit = options.per_host[kinds]
         self.shapes = int(dealt.shape.max()) + 1
@@ -111,9 +110,9 @@ class _Table:
             return False
         partners = numpy.roll(partners, -number * STEP)[: len(over)]
         over = over[: len(partners)]
-        gain, best = self._gains(over, partners, sideways=sideways)
+        gain, at, to = self._gains(over, partners, sideways=sideways)
         for pair in numpy.flatnonzero(gain > (-TINY if sideways else TINY)).tolist():
-            self._swap(int(over[pair]), int(partners[pair]), *divmod(int(best[pair]), self.row.shape[1]))
+            self._swap(int(over[pair]), int(partners[pair]), int(at[pair]), int(to[pair]))
         return bool((gain > TINY).any())
 
     def try_two(self, host: int, number: int) -> None:
@@ -133,7 +132,7 @@ class _Table:
             both = more[:, :, None] + more[:, None, :]
             lack += scale * (numpy.maximum(0.0, -mine - both) + numpy.maximum(0.0, both - theirs[:, None, None]))
             before += scale * (max(0.0, -mine) + numpy.maximum(0.0, -theirs))
-        lack[(at[:, :, None] == at[:, None, :]) | (to[:, :, None] == to[:, None, :])] = numpy.inf
+        lack[(at[:, :, None] == at[:, None, :]) | (to[:, :, None] == to[:, None, :])] = inf
         best = lack.reshape(len(partners), -1).argmin(axis=1)
         for one in numpy.flatnonzero(before - lack.min(axis=(1, 2)) > TINY).tolist():
             two = list(divmod(int(best[one]), at.shape[1]))
@@ -161,7 +160,7 @@ class _Table:
         rank = ranks(which)
         width = int(rank.max(initial=-1)) + 1
         all_at, all_to = numpy.zeros((2, len(partners), width), dtype=numpy.int64)
-        delta = numpy.full((2, len(partners), width), numpy.inf)
+        delta = numpy.full((2, len(partners), width), inf)
         all_at[which, rank], all_to[which, rank] = at, to
         delta[:, which, rank] = (self.need[mine[at]] - self.need[theirs[which, to]]).T
         return all_at, all_to, delta
@@ -169,7 +168,10 @@ class _Table:
     def _first(self, rows: Ints) -> NDArray[np.bool_]:
         """Is a replica the first one of its class and shape in its row?"""
         key = self.kind[rows] * self.shapes + self.dealt.shape[rows]
-        found: NDArray[np.bool_] = (key[:, :, None] == key[:, None, :]).argmax(axis=2) == numpy.arange(rows.shape[1])
+        order = numpy.argsort(key, axis=1, kind="stable")
+        key = numpy.take_along_axis(key, order, axis=1)
+        found = numpy.ones(rows.shape, dtype=bool)
+        numpy.put_along_axis(found, order[:, 1:], key[:, 1:] != key[:, :-1], axis=1)
         return found
 
     def _within(self, host: int, partner: int, at: Ints, to: Ints) -> bool:
@@ -180,13 +182,13 @@ class _Table:
             for come, go, where in ((mine, theirs, partner), (theirs, mine, host))
         )
 
-    def _gains(self, over: Ints, partners: Ints, *, sideways: bool) -> tuple[Floats, Ints]:
-        """(By how much less is lacked after the best exchange of each pair of hosts, which one that is)."""
-        left, width = self.dealt.left, self.row.shape[1]
+    def _gains(self, over: Ints, partners: Ints, *, sideways: bool) -> tuple[Floats, Ints, Ints]:
+        """(By how much less is lacked after the best exchange of each pair of hosts, where in their rows its two replicas are)."""
+        left = self.dealt.left
         mine, theirs = self.row[over], self.row[partners]
         # Only what is alike changes places, and few are: these alone are looked at further.
-        goes = numpy.where((mine >= 0) & self._room(mine, partners), self.dealt.shape[mine], -1)
-        comes = numpy.where((theirs >= 0) & self._room(theirs, over), self.dealt.shape[theirs], -2)
+        goes = numpy.where((mine >= 0) & self._first(mine) & self._room(mine, partners), self.dealt.shape[mine], -1)
+        comes = numpy.where((theirs >= 0) & self._first(theirs) & self._room(theirs, over), self.dealt.shape[theirs], -2)
         pair, at, to = true_at(goes[:, :, None] == comes[:, None, :])
         delta = self.need[mine[pair, at]] - self.need[theirs[pair, to]]
         if sideways and len(pair):
@@ -197,12 +199,12 @@ class _Table:
             after = numpy.minimum(0.0, left[over, which][pair] + delta[:, which])
             lack -= scale * (after + numpy.minimum(0.0, left[partners, which][pair] - delta[:, which]))
         before = -((numpy.minimum(0.0, left[over]) + numpy.minimum(0.0, left[partners])) * self.scale).sum(axis=1)
-        gain, best = numpy.full(len(over), -numpy.inf), numpy.zeros(len(over), dtype=numpy.int64)
+        gain, (best_at, best_to) = numpy.full(len(over), -inf), numpy.zeros((2, len(over)), dtype=numpy.int64)
         order = numpy.lexsort((lack, pair))
         some, first = numpy.unique(pair[order], return_index=True)
         first = order[first]
-        gain[some], best[some] = before[some] - lack[first], at[first] * width + to[first]
-        return gain, best
+        gain[some], best_at[some], best_to[some] = before[some] - lack[first], at[first], to[first]
+        return gain, best_at, best_to
 
     def _room(self, replicas: Ints, hosts: Ints) -> NDArray[np.bool_]:
         """May each of a row's replicas join the row's host, as far as its class's limit goes?"""

@@ -140,13 +140,13 @@ def _trade(seats: Seats, klass: int, host: int, offers: _Offers) -> Undo | None:
 def _trade_two(seats: Seats, klass: int, host: int, offers: _Offers) -> Undo | None:
     """The same with two replicas of one partner at once: what is too much of one exchange the other makes good."""
     order = numpy.argsort(seats.host[offers.theirs], kind="stable")
-    where = seats.host[offers.theirs[order]]
-    order = order[numpy.searchsorted(numpy.unique(where), where) < PAIRED]
-    order = order[thinned(where[: len(order)], MANY, 0)]
-    if not len(order):
-        return None
-    # One row of exchanges for each partner. Shorter rows end in exchanges that nobody can make: they leave infinitely much.
     partners, row = numpy.unique(seats.host[offers.theirs[order]], return_inverse=True)
+    partners, row = partners[:PAIRED], row[row < PAIRED]
+    if not len(row):
+        return None
+    kept = thinned(row, MANY, 0)
+    order, row = order[kept], row[kept]
+    # One row of exchanges for each partner. Shorter rows end in exchanges that nobody can make: they leave infinitely much.
     rank = ranks(row)
     size = len(partners), int(rank.max()) + 1
     delta, goes, comes = numpy.full((*size, 2), numpy.inf), numpy.zeros(size, dtype=int), numpy.zeros(size, dtype=int)

@@ -284,7 +284,7 @@ class Session:
         if highspy is None:
             raise SolverError("highspy is not installed")
         self._limits = limits or Limits()
-        self.long = self._limits.iterations
+        self.long: int | None = None
         self._open()
         self._heard(self._solver.passModel(program._model(None)))
         self.columns, self.rows = program.columns, program.rows
@@ -363,8 +363,9 @@ class Session:
         """
         optimal, too_long = highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kIterationLimit
         most = iterations or self._limits.iterations
-        status = self._run(most, interior=True) if interior else self._run(min(most, self.long))
-        if not interior and status == too_long and self.long < most:
+        long = most if self.long is None else min(most, self.long)
+        status = self._run(most, interior=True) if interior else self._run(long)
+        if not interior and status == too_long and long < most:
             interior, status = True, self._run(most, interior=True)
         if interior and status != optimal:
             status = self._run(most)

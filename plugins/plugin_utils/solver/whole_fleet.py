@@ -91,7 +91,7 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
         served=served,
         bound={level: relaxed.levels[level].given(served) for level in options.levels},
         opened=filling.opened(),
-        opened_bound=float(fewest.given(served)) if fewest else 0.0,
+        opened_bound=max(0.0, float(fewest.given(served))) if fewest else 0.0,
         solver=version(),
     )
 
