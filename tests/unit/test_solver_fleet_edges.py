@@ -73,6 +73,7 @@ def test_who_has_made_way_is_not_seated_twice() -> None:
     ("given", "line"),
     [
         (problem([host(gpus=70)], asked()), "host h: 70 GPUs are more than 62"),
+        (problem([host(clients=600)], asked()), "host h: 600 clients of a GPU are more than 512"),
         (problem([host(cpus=math.inf)], asked()), "host h: cpus is inf; it must be a number from 0 on"),
         (problem([host()], asked(models=("x",))), "class a: there is no model x"),
         (problem([host()], asked(), memory_mib=-1), "model m: memory_mib is -1; it must be a number from 0 on"),

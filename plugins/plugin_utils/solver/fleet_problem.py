@@ -22,6 +22,8 @@ MODE_OF = {"exclusive": "whole", "slice": "mig", "shared": "shared"}
 MOST_REPLICAS = 1_000_000
 # GPUs of a host are the bits of a number.
 MOST_GPUS = 62
+# Replicas of a class on a host are counted in 16 bits; 64 clients are the most that a policy allows.
+MOST_CLIENTS = 512
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,8 @@ def check(problem: FleetProblem) -> None:
             raise FleetError(f"host {host.name}: its modes {', '.join(host.modes)} are not all of mig, whole and shared")
         if host.gpus > MOST_GPUS:
             raise FleetError(f"host {host.name}: {host.gpus} GPUs are more than {MOST_GPUS}")
+        if host.clients > MOST_CLIENTS:
+            raise FleetError(f"host {host.name}: {host.clients} clients of a GPU are more than {MOST_CLIENTS}")
         _positive(
             f"host {host.name}", gpus=host.gpus, cpus=host.cpus, ram_mib=host.ram_mib, clients=host.clients, reserve_mib=host.reserve_mib
         )
