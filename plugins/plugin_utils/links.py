@@ -150,5 +150,5 @@ def new_gpus(like: Gpu, uuids: Sequence[str], most: int | None) -> tuple[Gpu, ..
     knows."""
     several = [uuids[first : first + most] for first in range(0, len(uuids), most)] if most else []
     peers = {uuid: tuple(other for other in each if other != uuid) for each in several for uuid in each}
-    plain = Gpu("", "", like.board, like.memory_mib, like.geometry, mps_clients=like.mps_clients)
+    plain = Gpu("", "", like.board, like.memory_mib, like.geometry, mps_clients=like.mps_clients, sold_mib=like.sold_mib)
     return tuple(replace(plain, uuid=uuid, pci=f"0000:{number + 1:02x}:00.0", links=peers.get(uuid)) for number, uuid in enumerate(uuids))

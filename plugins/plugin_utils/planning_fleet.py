@@ -41,7 +41,7 @@ class Fleet:
         every = [gpu for each in problem.hosts for gpu in each.gpus]
         # Mostly nobody wants any of them empty, and then nobody has to be asked about it.
         self.drained = any(gpu.drain is not None for gpu in every)
-        largest = max((gpu.memory_mib for gpu in every), default=0)
+        largest = max((gpu.counted_mib for gpu in every), default=0)
         boards = " ".join(sorted({gpu.board for gpu in every}))  # every word of a quota that any board has is in this one
         slices = max((gpu.geometry.memory_slices for gpu in every if gpu.geometry is not None), default=0)
         self.books.most = ((boards, "memory", largest), (boards, "slices", slices), (boards, "gpus", 1))

@@ -120,6 +120,7 @@ class Gpu:
     computes on the whole GPU without being in a plan.
     ``mps_clients``: how many an MPS daemon on it serves at once.
     ``links``: the GPUs of its host that NVLink joins it with, by UUID; None where nobody knows.
+    ``sold_mib``: of one that nobody has seen, what it may turn out to have at most.
     ``cordoned`` keeps new services away; ``drain`` does so too, and what is on the GPU leaves it if there is another place.
     """
 
@@ -138,6 +139,12 @@ class Gpu:
     outsiders: tuple[str, ...] = ()
     mps_clients: int = MPS_CLIENTS
     links: tuple[str, ...] | None = None
+    sold_mib: int = 0
+
+    @property
+    def counted_mib(self) -> int:
+        """What a quota counts of the whole GPU."""
+        return max(self.memory_mib, self.sold_mib)
 
     @property
     def short(self) -> str:

@@ -215,7 +215,7 @@ class GpuState:
         if not need.wants(self.gpu.board):
             return
         if need.isolation == "exclusive":
-            yield whole_charge([(self.gpu.board, self.gpu.memory_mib)] * need.count)
+            yield whole_charge([(self.gpu.board, self.gpu.counted_mib)] * need.count)
         elif need.isolation == "shared":
             yield share_charge(self.gpu.board, need.memory_mib)
         elif self.cutter is not None:
@@ -249,7 +249,7 @@ class GpuState:
         if need.isolation == "shared":
             return self.books.refusal(need.team, share_charge(self.gpu.board, need.memory_mib))
         if need.isolation == "exclusive":
-            return self.books.refusal(need.team, whole_charge([(self.gpu.board, self.gpu.memory_mib)] * need.count))
+            return self.books.refusal(need.team, whole_charge([(self.gpu.board, self.gpu.counted_mib)] * need.count))
         names = () if self.cutter is None else self.cutter.acceptable(need.memory_mib, need.compute, need.profile)
         if not names or self.profiles(need):
             return None
@@ -407,7 +407,7 @@ class HostState:
             return share_charge(states[0].gpu.board if states else "", need.memory_mib)
         if placement.slice is not None and states and (charge := states[0].slice_charge(placement.slice.profile)):
             return charge
-        return unseen_charge(need) if not states else whole_charge((state.gpu.board, state.gpu.memory_mib) for state in states)
+        return unseen_charge(need) if not states else whole_charge((state.gpu.board, state.gpu.counted_mib) for state in states)
 
     def usable(self, uuids: Iterable[str]) -> tuple[GpuState, ...]:
         """The GPUs of these names, if all are here and well; else none."""

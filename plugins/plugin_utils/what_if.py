@@ -313,7 +313,8 @@ def _board(problem: Problem, catalogue: Catalogue, asked: str) -> Gpu:
             there = [each for host in problem.hosts for each in host.gpus if each.board == gpu.board]
             alike = [*there, *([sold[gpu.board]] if gpu.board in sold else [])]
             joined = max((each.links for each in alike if each.links), key=len, default=gpu.links)
-            return Gpu("", "", gpu.board, gpu.memory_mib, gpu.geometry, mps_clients=gpu.mps_clients, links=joined)
+            (empty,) = new_gpus(gpu, [""], None)
+            return replace(empty, pci="", links=joined)
         if len(found) > 1:
             names = ", ".join(gpu.board for gpu in found)
             raise FleetError(f"'{asked}' may be one of several boards", file=_WHERE, field="board", hint=f"write one of {names}")
@@ -331,5 +332,5 @@ def boards_of(catalogue: Catalogue) -> list[Gpu]:
         geometry = catalogue.of_board(board.id)
         largest = max((profile.memory_mib for profile in geometry.profiles), default=0) if geometry else 0
         peers = tuple(f"peer {number}" for number in range(1, board.joined))
-        found.append(Gpu("", "", board.id, max(largest, 959 * board.memory_gb), geometry, links=peers))
+        found.append(Gpu("", "", board.id, max(largest, 959 * board.memory_gb), geometry, links=peers, sold_mib=1024 * board.memory_gb))
     return sorted(found, key=lambda gpu: (gpu.memory_mib, gpu.board))

@@ -8,7 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Pin
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Limit, Pin, Quota
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import edited
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import boards_of
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem, wired
 from ansible_collections.gpuops.fleet.tests.unit.test_planner_changes import places, proposals
 
@@ -68,3 +72,18 @@ def test_a_gpu_is_told_to_have_its_mode_already_where_a_rollout_would_have_room_
     assert [change.kind for change in found.changes] == ["keep_room", "pin"]
     assert found.changes[1].sentence == f"give h1 GPU-h1-1 'mode: {mode}' in fleet_gpu_layouts, for a rollout changes the mode of no GPU"
     assert places(asked, found, 1)
+
+
+def test_a_quota_is_raised_by_what_boards_that_nobody_has_seen_may_turn_out_to_have() -> None:
+    """The largest slice of an H100 is smaller than its memory, which a quota counts."""
+    quotas = (Quota("claims", limits=(Limit("memory", 30_000),)),)
+    large = need("big", "exclusive", 70_000, team="claims", replicas=3, models=("h100-sxm5-80gb",))
+    asked = replace(problem([host(l40s())], [large]), quotas=quotas)
+    bought = 0
+    for found in proposals(asked, boards=boards_of(door.catalogue())):
+        then = edited(asked, found.changes[0].edits)
+        come = [replace(one, gpus=tuple(replace(each, memory_mib=81_559, sold_mib=0) for each in one.gpus)) for one in then.hosts[1:]]
+        bought += len(come)
+        missing = {each.replica for each in make_plan(replace(then, hosts=(then.hosts[0], *come))).unplaced}
+        assert not come or found.replica not in missing
+    assert bought

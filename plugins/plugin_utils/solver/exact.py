@@ -344,7 +344,7 @@ class _Exact:
             if spot.profile is not None:
                 charge = state.slice_charge(spot.profile)
             elif need.isolation == "exclusive":
-                charge = whole_charge((each.gpu.board, each.gpu.memory_mib) for each in spot.states)
+                charge = whole_charge((each.gpu.board, each.gpu.counted_mib) for each in spot.states)
             else:
                 charge = share_charge(state.gpu.board, need.memory_mib)
             found[need.team].append((spot.column, charge))

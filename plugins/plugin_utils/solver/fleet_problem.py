@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import typing as t
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -177,17 +177,7 @@ def check(problem: FleetProblem) -> None:
     for model in problem.models:
         _positive(f"model {model.name}", memory_mib=model.memory_mib)
     for host in problem.hosts:
-        if host.model not in models:
-            raise FleetError(f"host {host.name}: there is no model {host.model}")
-        if set(host.modes) - set(MODE_OF.values()):
-            raise FleetError(f"host {host.name}: its modes {', '.join(host.modes)} are not all of mig, whole and shared")
-        if host.gpus > MOST_GPUS:
-            raise FleetError(f"host {host.name}: {host.gpus} GPUs are more than {MOST_GPUS}")
-        if host.clients > MOST_CLIENTS:
-            raise FleetError(f"host {host.name}: {host.clients} clients of a GPU are more than {MOST_CLIENTS}")
-        _positive(
-            f"host {host.name}", gpus=host.gpus, cpus=host.cpus, ram_mib=host.ram_mib, clients=host.clients, reserve_mib=host.reserve_mib
-        )
+        _check_host(host, models)
     for one in problem.classes:
         unknown = sorted({*one.models, *one.not_models} - models)
         if unknown:
@@ -204,6 +194,17 @@ def check(problem: FleetProblem) -> None:
             raise FleetError(f"class {one.key}: {one.count} GPUs a replica; only an exclusive one may have more than one")
     for quota in problem.quotas:
         _positive(f"quota of team {quota.team}", memory_mib=quota.memory_mib or 0, gpus=quota.gpus or 0)
+
+
+def _check_host(host: FleetHost, models: Collection[str]) -> None:
+    if host.model not in models:
+        raise FleetError(f"host {host.name}: there is no model {host.model}")
+    if set(host.modes) - set(MODE_OF.values()):
+        raise FleetError(f"host {host.name}: its modes {', '.join(host.modes)} are not all of mig, whole and shared")
+    for many, what, most in ((host.gpus, "GPUs", MOST_GPUS), (host.clients, "clients of a GPU", MOST_CLIENTS)):
+        if many > most:
+            raise FleetError(f"host {host.name}: {many} {what} are more than {most}")
+    _positive(f"host {host.name}", gpus=host.gpus, cpus=host.cpus, ram_mib=host.ram_mib, clients=host.clients, reserve_mib=host.reserve_mib)
 
 
 def _unique(what: str, names: list[str]) -> None:

@@ -285,7 +285,7 @@ class _Model:
                     self._column(kind, group, name, {group.rows[name]: 1}, state.slice_charge(name))
         elif need.isolation == "exclusive":
             if "whole" in group.rows and state.gpu.memory_mib >= need.memory_mib:
-                charge = whole_charge([(state.gpu.board, state.gpu.memory_mib)] * need.count)
+                charge = whole_charge([(state.gpu.board, state.gpu.counted_mib)] * need.count)
                 room = self._room(need, state, hosts)
                 if room:
                     self._column(kind, group, None, {group.rows["whole"]: need.count}, charge, room)
