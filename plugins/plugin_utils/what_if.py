@@ -292,8 +292,8 @@ def _barred(problem: Problem, need: Need, hosts: Sequence[Host]) -> Bars:
     for host in hosts:
         board = host.gpus[0].board
         like = _like(problem, host.environment, board)
-        if like is not None and (bar := need.bars.get((like.name, board))) is not None:
-            found[host.name, board] = bar
+        if like is not None and (why := need.bars.get((like.name, board))) is not None:
+            found[host.name, board] = why
     return found
 
 
