@@ -15,6 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned,
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.mode import target
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.mode_turn import turns
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unread_of
 
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "manifests": {"type": "path", "required": True},
@@ -36,7 +37,7 @@ def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
     """
     wishes = arguments["wishes"]
     hosts = {name: _with_layouts(host, wishes.get(name)) for name, host in arguments["hosts"].items()}
-    if unread := {name: host["unread"] for name, host in sorted(hosts.items()) if host.get("unread")}:
+    if unread := unread_of(hosts):
         hint = "leave those to fleet_down_hosts that are gone"
         raise FleetError("; ".join(f"{name} cannot be read: {reason}" for name, reason in unread.items()), hint=hint)
     manifests = door.read_texts(arguments["manifests"])

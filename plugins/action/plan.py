@@ -17,6 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned,
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unread_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import WhatIf
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import reason_lines
 
@@ -132,7 +133,7 @@ def _answered(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
 
 
 def _result(planned: Planned, hosts: Mapping[str, t.Any]) -> dict[str, t.Any]:
-    unread = {name: host["unread"] for name, host in sorted(hosts.items()) if host.get("unread")}
+    unread = unread_of(hosts)
     return {
         "changed": False,
         "table": planned.table,

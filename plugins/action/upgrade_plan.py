@@ -14,6 +14,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.upgrade import turns
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unread_of
 
 ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "manifests": {"type": "path", "required": True},
@@ -33,7 +34,7 @@ def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
     :raises FleetError: a host cannot be read, or a replica cannot leave one of them; nothing is to be touched then.
     """
     hosts = arguments["hosts"]
-    if unread := {name: host["unread"] for name, host in sorted(hosts.items()) if host.get("unread")}:
+    if unread := unread_of(hosts):
         hint = "leave those to fleet_down_hosts that are gone"
         raise FleetError("; ".join(f"{name} cannot be read: {reason}" for name, reason in unread.items()), hint=hint)
     manifests = door.read_texts(arguments["manifests"])

@@ -48,7 +48,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import chang
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.token_room import token_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import order
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table, unread_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines as replicas_and_reasons
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import Answer, WhatIf, boards_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import Reason, room_notes, why_here
@@ -224,7 +224,7 @@ def ask_fleet(
     bars = _bars(judge, catalogue, hosts, manifests)
     problem = _problem(manifests, previous, policies, hosts, catalogue, (), bars)
     answer = what_if.answer(_with_boards_to_buy(problem, judge, catalogue, hosts, manifests), catalogue)
-    unread = {name: str(host["unread"]) for name, host in sorted(hosts.items()) if host.get("unread")}
+    unread = unread_of(hosts)
     answer.lines[1:1] = [f"{name} counts as gone, for it cannot be read: {why}" for name, why in unread.items()]
     return replace(answer, data={**answer.data, "unread": unread}) if unread else answer
 
@@ -466,7 +466,7 @@ def _proposal(
     states: Iterable[Host], before: Iterable[Placement], solution: Solution, hosts: Mapping[str, Mapping[str, t.Any]]
 ) -> list[str]:
     """For people who have to decide whether a host is gone: what would become of each replica that the plans have on it."""
-    unread = {name: str(hosts[name]["unread"]) for name in sorted(hosts) if hosts[name].get("unread")}
+    unread = unread_of(hosts)
     lines = [f"{name} cannot be read: {why}" for name, why in unread.items()]
     if not unread or all(host.down for host in states):
         return lines

@@ -141,6 +141,11 @@ def host_table(hosts: t.Mapping[str, Data]) -> list[str]:
     return [*table(rows), *_absences(hosts)]
 
 
+def unread_of(hosts: t.Mapping[str, Data]) -> dict[str, str]:
+    """Host -> why it cannot be read, of those that cannot."""
+    return {name: str(host["unread"]) for name, host in sorted(hosts.items()) if host.get("unread")}
+
+
 def absence(host: Data) -> str | None:
     """Why nothing new is known of a host; None when it was read."""
     return "fleet_down_hosts names it, and it was not asked" if host.get("down") else host.get("unread")

@@ -22,7 +22,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Locate
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Gpu, Host, Need, Problem, Resources, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Problem, Resources, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import few_names, numbers, several, table, without_place
 
 #: At most so many GPUs are asked for; who needs more reads that it is not a matter of GPUs, or asks in parts.
@@ -134,14 +134,14 @@ class WhatIf:
                 raise FleetError(f"nobody knows {few_names(unknown)}", file=_WHERE, field=field, hint=_meant(unknown, known))
         if wrong := [name for name, count in sorted(model.replicas.items()) if not 0 <= count <= 10_000]:
             raise FleetError(f"a number of replicas is out of bounds: {', '.join(wrong)}", file=_WHERE, field="replicas", hint="0 to 10000")
-        hosts = [host for host in problem.hosts if host.name not in model.remove]
-        previous = tuple(place for place in problem.previous if place.host not in model.remove)
         more: list[Host] = []
         for index, each in enumerate(model.add):
             more.extend(_more(problem, catalogue, each, each.hosts * each.gpus, f"more-{index + 1}"))
-        needs = tuple(replace(need, replicas=model.replicas.get(need.service, need.replicas)) for need in problem.needs)
-        needs = tuple(replace(need, bars=_barred(problem, need, more)) for need in needs)
-        return replace(problem, hosts=(*hosts, *more), needs=needs, previous=previous)
+        grown = _joined(problem, more)
+        hosts = tuple(host for host in grown.hosts if host.name not in model.remove)
+        previous = tuple(place for place in problem.previous if place.host not in model.remove)
+        needs = tuple(replace(need, replicas=model.replicas.get(need.service, need.replicas)) for need in grown.needs)
+        return replace(problem, hosts=hosts, needs=needs, previous=previous)
 
     def _how_many(self, problem: Problem, now: Solution, catalogue: Catalogue, kind: _Kind) -> Answer:
         """The fewest more GPUs with which as many replicas have a place as with any number of them."""
@@ -149,9 +149,7 @@ class WhatIf:
 
         def without(gpus: int) -> int:
             if gpus not in tried:
-                hosts = _more(problem, catalogue, kind, gpus, "more")
-                needs = tuple(replace(need, bars=_barred(problem, need, hosts)) for need in problem.needs)
-                tried[gpus] = make_plan(replace(problem, hosts=(*problem.hosts, *hosts), needs=needs))
+                tried[gpus] = make_plan(_joined(problem, _more(problem, catalogue, kind, gpus, "more")))
             return len(tried[gpus].unplaced)
 
         high, idle, largest = kind.gpus, 0, _largest_at_once(problem, now)
@@ -286,19 +284,27 @@ def _like(problem: Problem, environment: str, board: str) -> Host | None:
     return next((host for host in there if any(gpu.board == board for gpu in host.gpus)), there[0] if there else None)
 
 
-def _barred(problem: Problem, need: Need, hosts: Sequence[Host]) -> Bars:
-    """What the compatibility gate keeps a service from. Of hosts that come it says what it says of the one that they are like."""
-    found = dict(need.bars)
+def _joined(problem: Problem, hosts: Sequence[Host]) -> Problem:
+    """The problem with hosts that come. The compatibility gate says of each what it says of the one that it is like."""
+    kinds: dict[tuple[str, str], list[str]] = {}
     for host in hosts:
-        board = host.gpus[0].board
-        like = _like(problem, host.environment, board)
-        if like is not None and (why := need.bars.get((like.name, board))) is not None:
-            found[host.name, board] = why
-    return found
+        kinds.setdefault((host.environment, host.gpus[0].board), []).append(host.name)
+    like = {(environment, board): _like(problem, environment, board) for environment, board in kinds}
+
+    def barred(need: Need) -> Need:
+        more = {
+            (name, kind[1]): why
+            for kind, one in like.items()
+            if one is not None and (why := need.bars.get((one.name, kind[1]))) is not None
+            for name in kinds[kind]
+        }
+        return replace(need, bars={**need.bars, **more}) if more else need
+
+    return replace(problem, hosts=(*problem.hosts, *hosts), needs=tuple(map(barred, problem.needs)))
 
 
 def _board(problem: Problem, catalogue: Catalogue, asked: str) -> Gpu:
-    """An idle GPU of this kind: as the fleet has it, else as the catalogue says. ``asked``: a board's id, or a part that only one has.
+    """A GPU of this kind: as the fleet has it, else as the catalogue says. ``asked``: a board's id, or a part that only one has.
 
     :raises FleetError: no board has that in its id, or several have.
     """
@@ -313,8 +319,7 @@ def _board(problem: Problem, catalogue: Catalogue, asked: str) -> Gpu:
             there = [each for host in problem.hosts for each in host.gpus if each.board == gpu.board]
             alike = [*there, *([sold[gpu.board]] if gpu.board in sold else [])]
             joined = max((each.links for each in alike if each.links), key=len, default=gpu.links)
-            (empty,) = new_gpus(gpu, [""], None)
-            return replace(empty, pci="", links=joined)
+            return replace(gpu, links=joined)
         if len(found) > 1:
             names = ", ".join(gpu.board for gpu in found)
             raise FleetError(f"'{asked}' may be one of several boards", file=_WHERE, field="board", hint=f"write one of {names}")

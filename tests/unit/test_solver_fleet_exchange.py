@@ -80,6 +80,11 @@ def test_what_is_too_much_even_then_is_taken_off_the_lowest_priority() -> None:
     assert dealt.left[0, 0] == 4.0
 
 
+def needed(options: Options, klass: np.ndarray, host: np.ndarray, hosts: int) -> np.ndarray:
+    """CPU and RAM that replicas need by host, shape (hosts, 2)."""
+    return np.stack([np.bincount(host, weights=options.needs[klass, which], minlength=hosts) for which in range(2)], axis=1)
+
+
 def crowded(seed: int) -> tuple[Options, Dealt]:
     """Hosts of equal size with replicas of two shapes and many classes, dealt by chance; about half of the hosts have too much."""
     chance = random.Random(seed)
@@ -111,7 +116,7 @@ def crowded(seed: int) -> tuple[Options, Dealt]:
                     here.append(one)
         klass += here
     kinds, host = np.asarray(klass), np.repeat(np.arange(size), sum(places))
-    needs = np.stack([np.bincount(host, weights=options.needs[kinds, which], minlength=size) for which in range(2)], axis=1)
+    needs = needed(options, kinds, host, size)
     # As much as all of them need, and next to nothing besides.
     left = np.ceil(needs.mean(axis=0) * 2) / 2 + chance.choice((0.0, 0.5)) - needs
     slots = np.tile(np.asarray(places), (size, 1, 1))
@@ -135,13 +140,9 @@ def test_exchanges_keep_shapes_limits_and_sums(seed: int, few: bool, rounds: int
 
     before, shapes, over = dealt.left.copy(), counted(dealt.shape, 2), counted(dealt.klass, len(options.classes)) - options.per_host
     much = lacked()
-    room = before + np.stack(
-        [np.bincount(dealt.host, weights=options.needs[dealt.klass, which], minlength=len(before)) for which in range(2)], axis=1
-    )
+    room = before + needed(options, dealt.klass, dealt.host, len(before))
     assert exchange(options, dealt) == 0
-    used = np.stack(
-        [np.bincount(dealt.host, weights=options.needs[dealt.klass, which], minlength=len(before)) for which in range(2)], axis=1
-    )
+    used = needed(options, dealt.klass, dealt.host, len(before))
     assert np.allclose(dealt.left, room - used)
     assert (counted(dealt.shape, 2) == shapes).all()
     assert (counted(dealt.klass, len(options.classes)) - options.per_host <= np.maximum(over, 0)).all()
