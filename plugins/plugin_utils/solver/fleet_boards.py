@@ -12,14 +12,14 @@ from __future__ import annotations
 import math
 import random
 import typing as t
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile, name_parts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import smallest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.knapsack import Item, fullest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.knapsack import Item, Knapsack
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns, patterns_of, undominated
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
@@ -31,10 +31,14 @@ if t.TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Bools = NDArray[np.bool_]
 
-# Finer than this no shared GPU is divided: sizes that have no larger common measure are rounded up.
-FINEST_MEMORY, FINEST_COMPUTE = 192, 120
+# A shared GPU has no more units of memory times units of compute than UNITS. Where sizes have no common measure that large, they are
+# rounded to one of so many units of memory and of compute: more would take longer, and hardly save anything.
+UNITS_OF_MEMORY, UNITS_OF_COMPUTE = 192, 120
+UNITS = UNITS_OF_MEMORY * UNITS_OF_COMPUTE
 # How far prices at which patterns are varied are from what a shape takes.
 VARIED = 0.4
+# So many limits of what one GPU should hold are remembered with what may be chosen from.
+KNAPSACKS = 8
 # What compute shares are counted in: thirds to tenths and thousandths of a GPU are whole numbers of it.
 WHOLE_COMPUTE = 1000 * 2520
 
@@ -73,20 +77,30 @@ class Board:
     at_once: list[int] = field(default_factory=list)
     _slices: dict[tuple[str | None, int, float], list[Shape]] = field(default_factory=dict)
 
-    def divide(self, asked: list[tuple[int, int]], *, up: bool = True) -> None:
-        """Choose the units for these (MiB, parts of compute) of shared replicas; ``up``: round sizes up where that must be, else down."""
+    def divide(self, classes: Iterable[FleetClass], *, up: bool = True) -> None:
+        """Choose the units of a shared GPU for the classes that may be there; ``up``: round sizes up where that must be, else down."""
         room = max(0, self.model.memory_mib - self.reserve_mib)
-        fitting = [(memory, compute) for memory, compute in asked if memory <= room and compute <= WHOLE_COMPUTE]
-        memory = math.gcd(*(each for each, _compute in fitting)) or 1
-        compute = math.gcd(*(each for _memory, each in fitting)) or WHOLE_COMPUTE
-        self.exact = room // memory <= FINEST_MEMORY and WHOLE_COMPUTE // compute <= FINEST_COMPUTE
-        memory = memory if room // memory <= FINEST_MEMORY else max(1, room // FINEST_MEMORY)
-        compute = compute if WHOLE_COMPUTE // compute <= FINEST_COMPUTE else WHOLE_COMPUTE // FINEST_COMPUTE
+        sizes = [(max(1, one.memory_mib), parts_of(one.compute)) for one in classes if self._may_share(one)]
+        memory = math.gcd(*(each for each, _compute in sizes)) or max(1, room)
+        compute = math.gcd(*(each for _memory, each in sizes)) or WHOLE_COMPUTE
+        self.exact = (room // memory) * (WHOLE_COMPUTE // compute) <= UNITS
+        if not self.exact:
+            memory, compute = max(memory, -(-room // UNITS_OF_MEMORY)), max(compute, WHOLE_COMPUTE // UNITS_OF_COMPUTE)
         self.unit, self.room, self._up = (memory, compute), (room // memory, WHOLE_COMPUTE // compute), up
+
+    def _may_share(self, one: FleetClass) -> bool:
+        """Might a class that shares GPUs be on one of these?"""
+        if one.isolation != "shared" or "shared" not in self.modes or not self.clients or not self._allowed(one):
+            return False
+        return one.memory_mib <= self.model.memory_mib - self.reserve_mib and parts_of(one.compute) <= WHOLE_COMPUTE
+
+    def _allowed(self, one: FleetClass) -> bool:
+        """May a class be on this model?"""
+        return self.model.name not in one.not_models and (not one.models or self.model.name in one.models)
 
     def shapes_for(self, one: FleetClass) -> list[int]:
         """Numbers of the shapes that serve a class here; empty when none does."""
-        if self.model.name in one.not_models or (one.models and self.model.name not in one.models):
+        if not self._allowed(one):
             return []
         return [self._add(shape) for shape in self._shapes(one)]
 
@@ -104,14 +118,10 @@ class Board:
             if asked not in self._slices:
                 self._slices[asked] = [_slice_shape(self.model.geometry, each) for each in smallest_profiles(self.model.geometry, one)]
             return self._slices[asked]
-        if one.isolation == "shared" and "shared" in self.modes and self.clients:
-            return self._shared(one)
-        return []
+        return self._shared(one) if self._may_share(one) else []
 
     def _shared(self, one: FleetClass) -> list[Shape]:
         room, share = self.model.memory_mib - self.reserve_mib, parts_of(one.compute)
-        if one.memory_mib > room or share > WHOLE_COMPUTE:
-            return []
         extra = (self.unit[0] - 1, self.unit[1] - 1) if self._up else (0, 0)
         memory, compute = (max(1, one.memory_mib) + extra[0]) // self.unit[0], (share + extra[1]) // self.unit[1]
         if memory > self.room[0] or compute > self.room[1]:
@@ -134,6 +144,10 @@ class Board:
         """The numbers of the shapes that are places on shared GPUs, and what each of them takes. Only once all shapes are known."""
         mine = [number for number, shape in enumerate(self.shapes) if shape.mode == "shared"]
         return mine, [Item(*self.shapes[number][2:4], self._most(self.shapes[number])) for number in mine]
+
+    @cached_property
+    def _knapsacks(self) -> dict[tuple[int, ...] | None, Knapsack]:
+        return {}
 
     @cached_property
     def first_patterns(self) -> Ints:
@@ -189,19 +203,29 @@ class Board:
 
         :param prices: shape (n, shapes). Returns shapes (n,) and (n, shapes).
         """
-        mine, items = self._sharers
-        if at_once is not None:
-            items = [each._replace(most=min(each.most, at_once[number])) for number, each in zip(mine, items, strict=True)]
+        mine, _items = self._sharers
         counts = numpy.zeros(prices.shape, dtype=numpy.int64)
-        worth, counts[:, mine] = fullest(self.room, items, prices[:, mine])
+        knapsack = self._knapsack(None if at_once is None else tuple(at_once))
+        worth, counts[:, mine] = knapsack.fullest(prices[:, mine])
         for row in numpy.flatnonzero(counts.sum(axis=1) > self.clients).tolist():
-            worth[row] = min(worth[row], self._dearest(items, prices[row, mine]))
+            worth[row] = min(worth[row], self._dearest(knapsack.items, prices[row, mine]))
             over = int(counts[row].sum()) - self.clients
             for number in numpy.argsort(prices[row], kind="stable").tolist():
                 gone = max(0, min(over, int(counts[row, number])))
                 counts[row, number] -= gone
                 over -= gone
         return worth, counts
+
+    def _knapsack(self, at_once: tuple[int, ...] | None) -> Knapsack:
+        """What :meth:`best_shared` is asked again and again. Only once all shapes are known."""
+        if at_once not in self._knapsacks:
+            mine, items = self._sharers
+            if at_once is not None:
+                items = [each._replace(most=min(each.most, at_once[number])) for number, each in zip(mine, items, strict=True)]
+            if len(self._knapsacks) >= KNAPSACKS:
+                self._knapsacks.clear()
+            self._knapsacks[at_once] = Knapsack(self.room, items)
+        return self._knapsacks[at_once]
 
     def _dearest(self, items: Sequence[Item], prices: Floats) -> float:
         """What as many clients as there may be are worth at most, if they had room."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, parts_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_groups import GIB, Group, alike, group_of, usable
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetProblem, FleetQuota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
@@ -79,7 +79,6 @@ def options_of(problem: FleetProblem, *, up: bool = True, alone: bool = False, m
     """
     classes = tuple(sorted(problem.classes, key=lambda one: one.key))
     models = {model.name: model for model in problem.models}
-    sizes = [(max(1, one.memory_mib), parts_of(one.compute)) for one in classes if one.isolation == "shared"]
     boards: dict[tuple[t.Any, ...], Board] = {}
     groups: list[Group] = []
     for hosts in alike(usable(problem.hosts, classes), mixed=mixed):
@@ -87,7 +86,7 @@ def options_of(problem: FleetProblem, *, up: bool = True, alone: bool = False, m
         key = (one.model, tuple(sorted(one.modes)), one.clients, one.reserve_mib)
         if key not in boards:
             boards[key] = Board(models[one.model], *key[1:])
-            boards[key].divide(sizes, up=up)
+            boards[key].divide(classes, up=up)
         number = list(boards).index(key)
         groups += [group_of(number, each) for each in ([[host] for host in hosts] if alone else [hosts])]
     found = _arrays(problem.quotas, classes, tuple(boards.values()), tuple(groups))

@@ -25,6 +25,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts imp
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_likeness import likeness
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rows import Rows
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.knapsack import MANY
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, Program, Session, SolverError, numpy
 
 if t.TYPE_CHECKING:
@@ -61,6 +62,9 @@ BROKEN = 2e-6
 CALM = 0.7
 # What the shapes of the best pattern are worth where a second one is sought, in parts of their price.
 SECOND = 0.7
+# So many times a further pattern is sought in that way, and where a board has as many shapes as MANY: one at a time would take hundreds of
+# rounds.
+FURTHER, FURTHER_OF_MANY = 1, 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -452,13 +456,17 @@ class FleetProgram:
             prices = numpy.maximum(0.0, -numpy.concatenate((outcome.duals[supply], calm[supply])))
             at_once = board.at_once if spread else None
             worth, patterns = board.best_shared(prices, at_once)
-            second = board.best_shared(numpy.where(patterns > 0, SECOND, 1.0)[: len(mine)] * prices[: len(mine)], at_once)[1]
+            further, last, lower = [patterns[len(mine) :]], patterns[: len(mine)], prices[: len(mine)]
+            for _time in range(FURTHER_OF_MANY if board.shared >= MANY else FURTHER):
+                lower = numpy.where(last > 0, SECOND, 1.0) * lower
+                last = board.best_shared(lower, at_once)[1]
+                further.append(last)
             for row, place in enumerate(mine):
                 group = self.options.groups[place]
                 gain = float(worth[row]) - opening - max(0.0, -float(outcome.duals[self.rows.gpus + place]))
                 if gain > 1e-9:
                     slack += gain * group.size * group.gpus
-                    for each in (patterns[row], patterns[len(mine) + row], second[row]):
+                    for each in (patterns[row], *(other[row] for other in further)):
                         if each.tobytes() not in self.known[number]:
                             fresh.setdefault(number, {})[each.tobytes()] = each
         return slack, {board: list(found.values()) for board, found in fresh.items()}
