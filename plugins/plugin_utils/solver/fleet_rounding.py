@@ -16,7 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards i
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import AT_ONCE_TO_SPARE, MOST_AT_ONCE, Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import CALM, Relaxed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rows import Rows
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, Haste, by_teams
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, Haste, Short, by_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import (
     Limits,
     NotFound,
@@ -40,7 +40,8 @@ NEARLY = 1e-6
 REACH = 40
 # GiB that each host keeps on the average: a group that is full to the last GiB can hardly be dealt to its hosts.
 SPARE_RAM = 0.4
-# On a large fleet that is short of RAM this is less, where more than this part of the last priority would be left out for it.
+# On a large fleet that is short of RAM this is less, where more than this part of the last priority would be left out for it, or any that
+# are held.
 LITTLE_RAM, DEAR = 0.1, 1e-3
 # How often the rest of a group's shared GPUs is solved anew; patterns are sought as long as they may save this part of a GPU.
 DIVES, SAVED = 6, 0.3
@@ -81,33 +82,47 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
     """
     if not options.levels:
         return _Rounding(options, relaxed).best
-    last = options.levels[-1]
-    found = _rounded(options, relaxed, SPARE_RAM)
-    short = found.hoped(last) - found.served(last)
-    if _is_large(found.hoped(last)) and short > DEAR * found.hoped(last):
-        # The first of equals.
-        found = max(found, _rounded(options, relaxed, LITTLE_RAM), key=lambda each: [each.served(level) for level in options.levels])
-    return found.best
-
-
-def _rounded(options: Options, relaxed: Relaxed, spare_ram: float) -> _Rounding:
-    """Whole numbers that leave so much RAM (GiB) of each host on the mean."""
-    rounding = _Rounding(options, relaxed, spare_ram)
-    levels = options.levels
-    last, held = levels[-1], {level: relaxed.held[level] for level in levels[:-1]}
-    wanted = rounding.hoped(last)
-    if wanted < FEW:
-        found = rounding.serve(last, held) or rounding.serve_by_teams(last, held, PRICELESS)
-    else:
-        least = LEAST_PRICE if _is_large(wanted) else HIGH_PRICE
-        found = rounding.serve_by_teams(last, held, max(least, EAGER * relaxed.price)) or rounding.serve(last, held)
+    last, tried = options.levels[-1], [_Rounding(options, relaxed, SPARE_RAM)]
+    held = {level: relaxed.held[level] for level in options.levels[:-1]}
+    found = [each for each in tried if _serve_near(each, last, held)]
+    wanted = tried[0].hoped(last)
+    enough = bool(found) and wanted - found[0].served(last) <= DEAR * wanted
+    if _is_large(wanted) and not enough and _short_of_ram(options, relaxed):
+        tried.append(_Rounding(options, relaxed, LITTLE_RAM))
+        found += [tried[1]] if _serve_near(tried[1], last, held) else []
     if not found:
-        held = {}
-        for level in levels:
-            if rounding.served(level) < int(rounding.hoped(level) + NEARLY):
-                rounding.serve(level, held)
-            held[level] = rounding.served(level)
-    return rounding
+        found = [tried[0]]
+        _serve_in_turn(tried[0])
+    # The first of equals.
+    return max(found, key=lambda each: [each.served(level) for level in options.levels]).best
+
+
+def _short_of_ram(options: Options, relaxed: Relaxed) -> bool:
+    """Does the linear program leave a group less RAM than each of its hosts should keep?"""
+    used = numpy.bincount(options.group, weights=relaxed.amount * options.ram[options.klass], minlength=len(options.groups))
+    return any(group.size * (group.ram - SPARE_RAM) < each for group, each in zip(options.groups, used.tolist(), strict=True))
+
+
+def _serve_near(rounding: _Rounding, last: int, held: dict[int, int]) -> bool:
+    """As many of the ``last`` priority as can be near the linear program's numbers, and as many of the others as are ``held``. Were such
+    numbers found?"""
+    wanted = rounding.hoped(last)
+    try:
+        if wanted < FEW:
+            return rounding.serve(last, held) or rounding.serve_by_teams(last, held, PRICELESS)
+        least = LEAST_PRICE if _is_large(wanted) else HIGH_PRICE
+        return rounding.serve_by_teams(last, held, max(least, EAGER * rounding.relaxed.price)) or rounding.serve(last, held)
+    except Short:
+        return False
+
+
+def _serve_in_turn(rounding: _Rounding) -> None:
+    """As many as can be of one priority after the other."""
+    held: dict[int, int] = {}
+    for level in rounding.options.levels:
+        if rounding.served(level) < int(rounding.hoped(level) + NEARLY):
+            rounding.serve(level, held)
+        held[level] = rounding.served(level)
 
 
 def reachable(options: Options, relaxed: Relaxed, level: int, held: dict[int, int]) -> int:

@@ -59,6 +59,8 @@ REACHES, AWAY = (2, 40), 0.01
 TEAM = Limits(absolute=0.1, nodes=50, once=True)
 # What a replica of a held priority, and a core, a GiB or a GPU of what teams share cost when they are missing: so every try has an answer.
 LACK_REPLICA, LACK_SHARED = 1e4, 100.0
+# So many replicas that are missing are more than the solver's noise.
+LACKING = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +77,10 @@ class Broken:
     private: Bools
     held: Ints
     shared: Ints
+
+
+class Short(Exception):
+    """Not even broken numbers serve as many of the held priorities: no whole ones do, wherever they are sought."""
 
 
 class Haste(t.NamedTuple):
@@ -96,7 +102,7 @@ class _Line(t.NamedTuple):
 def by_teams(broken: Broken, limits: Limits, haste: Haste | None = None) -> Floats | None:
     """Whole numbers for all columns, within every row of the program. None where they are not found.
 
-    :param limits: of the program for all teams that come last.
+    :param limits: of the program for all teams that come last. :raises Short: there are none.
     """
     try:
         return _Teams(broken).solve(limits, haste or Haste(FAR * limits.absolute))
@@ -125,6 +131,7 @@ class _Teams:
 
     def solve(self, limits: Limits, haste: Haste) -> Floats | None:
         """As :func:`by_teams`."""
+        self._see_held()
         team = self.broken.team
         teams, size = numpy.unique(team, return_counts=True)
         flexible = teams[numpy.argsort(-size, kind="stable")].tolist()
@@ -157,6 +164,20 @@ class _Teams:
         answers = [each for each in (found, again, dear, anywhere) if each is not None]
         best = min(answers, key=lambda each: each.objective) if answers else None
         return None if best is None else numpy.round(best.values[self.broken.columns])
+
+    def _see_held(self) -> None:
+        """See to it that broken numbers serve what is held, at whatever price. :raises Short: they do not."""
+        first = self.broken.program.columns
+        lack = numpy.arange(first, first + len(self.broken.held))
+        if self.now.values[lack].max(initial=0.0) < LACKING:
+            return
+        none, many = numpy.zeros(len(lack)), numpy.full(len(lack), INFINITE)
+        self.session.set_columns(lack, none, none)
+        try:
+            self.session.solve()
+        except SolverError:
+            raise Short from None
+        self.session.set_columns(lack, none, many)
 
     def _first(self, limits: Limits, last: set[int], flexible: list[int], enough: float) -> tuple[Outcome | None, int, Outcome | None]:
         """(The first whole numbers that are found for those who come last; how far away; those far away that cost more than ``enough``).
