@@ -153,6 +153,22 @@ def fleet_program(options: Options) -> FleetProgram:
     return FleetProgram(options, {board: numpy.concatenate((each, found[1].get(board, each[:0]))) for board, each in found[0].items()})
 
 
+def once_more(program: FleetProgram, options: Options) -> FleetProgram:
+    """The linear program of the same fleet, anew, to begin with all patterns that are known by now. ``options``: of the same classes, where
+    sizes may be rounded down that were rounded up."""
+    patterns = {}
+    for number, (before, now) in enumerate(zip(program.options.boards, options.boards, strict=True)):
+        known = program.patterns_of(number)
+        patterns[number] = known
+        if now is not before:
+            patterns[number] = numpy.zeros((len(known), len(now.shapes)), dtype=numpy.int64)
+            for one in options.classes:
+                # What is too large when it is rounded up has no place there.
+                for old, new in zip(before.shapes_for(one), now.shapes_for(one), strict=False):
+                    patterns[number][:, new] = known[:, old]
+    return FleetProgram(options, patterns)
+
+
 def first_patterns(options: Options, varied: int = MOST_VARIED) -> dict[int, Ints]:
     """By number of a board, patterns to begin with; ``varied`` ones of shared GPUs, at most."""
     found = {}
@@ -251,10 +267,15 @@ class FleetProgram:
         self._priced(self._opening_cost)
         found = []
         for number, board in enumerate(self.options.boards):
-            mine = [pattern for _column, group, pattern in self.pattern_columns if self.options.groups[group].board == number]
+            patterns = self.patterns_of(number)
             # With more of a shape at once a pattern may hardly ever be dealt: where the bound needs one of these, it is found later.
-            found.append(numpy.unique([pattern for pattern in mine if (pattern <= board.at_once).all()], axis=0))
+            found.append(patterns[(patterns <= board.at_once).all(axis=1)])
         return found
+
+    def patterns_of(self, board: int) -> Ints:
+        """The patterns of a board that the program has, shape (patterns, shapes)."""
+        mine = [pattern for _column, group, pattern in self.pattern_columns if self.options.groups[group].board == board]
+        return numpy.unique(mine, axis=0) if mine else numpy.zeros((0, len(self.options.boards[board].shapes)), dtype=numpy.int64)
 
     def _begin(self, level: int, held: dict[int, int]) -> bool:
         """Add what a stage adds to the program. Are interior points the quickest way to its first solution?"""

@@ -31,6 +31,8 @@ except ImportError:  # pragma: no cover # seen by tests/unit/test_solver_absent.
 __all__ = ["INFINITE", "Limits", "Outcome", "Program", "Session", "SolverError", "available", "numpy", "version"]
 
 INFINITE = float("inf")
+# Where so many iterations of the simplex method did not end, it goes round in circles as a rule.
+STUCK = 20_000
 
 
 def available() -> bool:
@@ -279,12 +281,13 @@ class Session:
     method begins anew, by interior points; it may end at another of equally good ones then.
     """
 
+    long = STUCK
+
     def __init__(self, program: Program, limits: Limits | None = None) -> None:
         """Open it. :raises SolverError: as :meth:`Program.solve` does."""
         if highspy is None:
             raise SolverError("highspy is not installed")
         self._limits = limits or Limits()
-        self.long: int | None = None
         self._open()
         self._heard(self._solver.passModel(program._model(None)))
         self.columns, self.rows = program.columns, program.rows
@@ -363,7 +366,7 @@ class Session:
         """
         optimal, too_long = highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kIterationLimit
         most = iterations or self._limits.iterations
-        long = most if self.long is None else min(most, self.long)
+        long = min(most, self.long)
         status = self._run(most, interior=True) if interior else self._run(long)
         if not interior and status == too_long and long < most:
             interior, status = True, self._run(most, interior=True)

@@ -19,7 +19,13 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_dealing 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, FleetProblem, check
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import Fewest, FleetProgram, Relaxed, fleet_program
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import (
+    Fewest,
+    FleetProgram,
+    Relaxed,
+    fleet_program,
+    once_more,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import reachable, rounded
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_windows import improve
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError, available, numpy, version
@@ -77,7 +83,7 @@ def _planned(problem: FleetProblem, *, alone: bool) -> FleetAnswer:
         if not exact or not _holds(relaxed, served):
             # Sizes had to be rounded up, or fewer are served than the later stages held. Bounds that are true come from a program with
             # sizes rounded down that holds what is served.
-            program = fleet_program(options_of(problem, up=False, alone=alone, mixed=True))
+            program = once_more(program, options if exact else options_of(problem, up=False, alone=alone, mixed=True))
             program.only_bounds()
             relaxed, fewest = program.solve(lambda _relaxed, level, _held: served[level]), None
         if fewest is None or not _tells(fewest, served):

@@ -57,8 +57,8 @@ MODELS: dict[str, tuple[int, float, int, tuple[tuple[int, int, int, float], ...]
     "t4-16": (15, 0.12, 16, ((4, 44, 248, 0.5), (4, 28, 184, 0.3), (8, 92, 376, 0.2))),
 }
 TEAMS = 20
-# What is asked for, in parts of what the fleet holds.
-LOAD = 1.15
+# What is asked for, in parts of what the fleet holds; how much more some services ask for than others (sigma of a log-normal).
+LOAD, UNEVEN = 1.15, 0.9
 
 
 def geometry(model: str) -> dict[str, t.Any]:
@@ -182,18 +182,31 @@ def _size(one: dict[str, t.Any], capacity: dict[str, int]) -> float:
     return min(found, default=0.0)
 
 
-def world(gpus: int, classes: int, seed: int, load: float = LOAD, *, harsh: bool = False, unlike: float = 0.0) -> dict[str, t.Any]:
+def world(
+    gpus: int,
+    classes: int,
+    seed: int,
+    load: float = LOAD,
+    *,
+    harsh: bool = False,
+    unlike: float = 0.0,
+    uneven: float = UNEVEN,
+    step: int = 0,
+) -> dict[str, t.Any]:
     """A whole problem: ``models``, ``hosts``, ``classes`` and ``quotas``, lists of plain dicts. ``load``: demand over capacity.
 
     ``harsh``: the tightest quotas do not even hold what their team asks for with the highest priority. ``unlike``: each host has up to this
-    part of its CPU and RAM more or less, in whole cores and MiB, so that no two are equal.
+    part of its CPU and RAM more or less, in whole cores and MiB, so that no two are equal. ``uneven``: as :data:`UNEVEN`. ``step``: who
+    shares GPUs has any multiple of so many MiB and not one of twelve sizes.
     """
     rng = random.Random(seed)
     machines = _different(hosts(gpus), seed, unlike) if unlike else hosts(gpus)
     capacity: dict[str, int] = {}
     for host in machines:
         capacity[host["model"]] = capacity.get(host["model"], 0) + host["gpus"]
-    drawn = [(_service(rng, number), rng.lognormvariate(0.0, 0.9)) for number in range(classes)]
+    drawn = [(_service(rng, number), rng.lognormvariate(0.0, uneven)) for number in range(classes)]
+    if step:
+        _stepped([one for one, _weight in drawn], seed, step)
     services = [(one, weight, _size(one, capacity)) for one, weight in drawn]
     asked = []
     shared = sum(part for name, part in capacity.items() if name not in SEVENTHS)
@@ -209,6 +222,14 @@ def world(gpus: int, classes: int, seed: int, load: float = LOAD, *, harsh: bool
         tight = rng.choices(((0.15, 0.35) if harsh else (0.35, 0.6), (0.6, 1.0), (1.1, 2.0)), (15, 30, 55))[0]
         quotas.append({"team": team, "memory_mib": int(memory * rng.uniform(*tight)) + 16 * GIB})
     return {"models": models(), "hosts": machines, "classes": asked, "quotas": quotas}
+
+
+def _stepped(services: list[dict[str, t.Any]], seed: int, step: int) -> None:
+    """Give those that share GPUs 0.6 to 1.2 times as much memory, in multiples of ``step`` MiB."""
+    chance = random.Random(seed)
+    for one in services:
+        if one["isolation"] == "shared":
+            one["memory_mib"] = step * max(1, round(one["memory_mib"] * chance.uniform(0.6, 1.2) / step))
 
 
 def _different(machines: list[dict[str, t.Any]], seed: int, unlike: float) -> list[dict[str, t.Any]]:

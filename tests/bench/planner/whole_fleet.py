@@ -24,7 +24,7 @@ if __name__ == "__main__":
 
 from planner.cold import cold
 from planner.fleet_checks import opened, served, violations, waits
-from planner.fleet_world import LOAD, doubled, world
+from planner.fleet_world import LOAD, UNEVEN, doubled, world
 
 FULL, QUICK = (100_000, 2_000), (5_000, 300)
 SMALL = ((1, 2), (2, 3), (10, 12), (200, 200))
@@ -167,10 +167,12 @@ if __name__ == "__main__":
     parser.add_argument("--load", type=float, default=LOAD, help="what is asked for, in parts of what the fleet holds")
     parser.add_argument("--harsh", action="store_true", help="quotas that do not hold all of the first priority")
     parser.add_argument("--unlike", type=float, default=0.0, help="each host has up to this part of its CPU and RAM more or less")
+    parser.add_argument("--uneven", type=float, default=UNEVEN, help="how much more some services ask for than others")
+    parser.add_argument("--step", type=int, default=0, help="who shares GPUs has any multiple of so many MiB")
     parser.add_argument("--baseline", action="store_true", help="beside it, first fit")
     parser.add_argument("--metamorphic", action="store_true", help="what must not matter, or only help, in place of figures")
     given = parser.parse_args()
-    asked = {"load": given.load, "harsh": given.harsh, "unlike": given.unlike}
+    asked = {name: getattr(given, name) for name in ("load", "harsh", "unlike", "uneven", "step")}
     for number in given.seed or [1]:
         if given.metamorphic:
             print(json.dumps(metamorphic(given.gpus, given.classes, number, **asked)), flush=True)
