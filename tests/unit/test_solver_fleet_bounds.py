@@ -15,8 +15,14 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_bounds, fleet_program, whole_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import team_cuts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import read_problem
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import Fewest, FleetProgram, Relaxed
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import (
+    FleetClass,
+    FleetHost,
+    FleetModel,
+    FleetProblem,
+    read_problem,
+)
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import Fewest, FleetProgram, Relaxed, once_more
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import reachable
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rows import Rows
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Program, Session, SolverError
@@ -248,3 +254,21 @@ def test_a_stage_without_a_solution_is_solved_with_what_can_be_held() -> None:
     program._hold(program.session, held)
     outcome, _slack = program._holding(held, cost)
     assert held == {first: most} == {first: int(1e-6 - outcome.objective)}
+
+
+@pytest.mark.parametrize("sizes", [(3001, 5007, 70_003), (2048, 4096, 6144)])
+def test_a_program_anew_has_the_patterns_that_were_known_with_all_sizes_as_they_are(sizes: tuple[int, ...]) -> None:
+    """Rounded up and down sizes have other numbers, and the largest one has no place where it is rounded up."""
+    classes = tuple(FleetClass(f"c{size}", "t", 1, 5, "shared", size, 0.1) for size in sizes)
+    host = FleetHost("h", "m", 2, 100.0, 10_000_000, ("shared",), clients=16)
+    asked = FleetProblem((FleetModel("m", 70_100),), (host,), classes)
+    program = fleet_program.fleet_program(options_of(asked))
+    before, after = program.options, options_of(asked, up=False)
+    again = once_more(program, after)
+
+    def known(one: FleetProgram, options: Options) -> list[list[tuple[int, int]]]:
+        shapes = options.boards[0].shapes
+        return sorted(sorted((shapes[shape].mib, many) for shape, many in enumerate(each) if many) for each in one.patterns_of(0).tolist())
+
+    assert known(again, after) == known(program, before) != []
+    assert known(once_more(program, before), before) == known(program, before)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_teams
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, Haste, by_teams
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, Haste, Short, by_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, NotFound, Outcome, Program, SolverError
 from numpy.typing import NDArray
 
@@ -224,3 +224,27 @@ def test_in_haste_the_first_whole_numbers_that_cost_little_will_do() -> None:
     assert sum(hurried) > sum(best) + 1.0
     assert all(one <= other + 40.0 for one, other in zip(hurried, best, strict=True))
     assert [cost(one, by_teams(one, EXACT, Haste(1e9, first=1e-9))) for one in worlds] == pytest.approx(best)
+
+
+@pytest.mark.parametrize(
+    ("price", "most", "found"),
+    [
+        pytest.param(1.0, 3.0, [3.0], id="as many as there can be"),
+        pytest.param(1e6, 3.0, [3.0], id="however dear they are"),
+        pytest.param(1.0, 2.0, None, id="fewer"),
+        pytest.param(1e6, 2.5, None, id="fewer in broken numbers, too"),
+    ],
+)
+def test_what_is_held_is_served_at_any_price_or_it_is_said_that_it_cannot_be(price: float, most: float, found: list[float] | None) -> None:
+    program = Program()
+    column = program.add_column(upper=9.0, cost=price, whole=True)
+    held = program.add_row(lower=3.0)
+    for row in (held, program.add_row(upper=most)):
+        program.add_entry(row, column, 1.0)
+    nobody = np.asarray([], dtype=np.int64)
+    broken = Broken(program, np.asarray([column]), np.asarray([0]), np.asarray([False] * 2), np.asarray([held]), nobody)
+    if found is None:
+        with pytest.raises(Short):
+            by_teams(broken, EXACT)
+    else:
+        assert t.cast("NDArray[np.float64]", by_teams(broken, EXACT)).tolist() == found
