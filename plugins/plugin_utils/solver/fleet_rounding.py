@@ -82,19 +82,18 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
     """
     if not options.levels:
         return _Rounding(options, relaxed).best
-    last, tried = options.levels[-1], [_Rounding(options, relaxed, SPARE_RAM)]
-    held = {level: relaxed.held[level] for level in options.levels[:-1]}
-    found = [each for each in tried if _serve_near(each, last, held)]
-    wanted = tried[0].hoped(last)
-    enough = bool(found) and wanted - found[0].served(last) <= DEAR * wanted
+    last, held = options.levels[-1], {level: relaxed.held[level] for level in options.levels[:-1]}
+    rounding = _Rounding(options, relaxed, SPARE_RAM)
+    wanted = rounding.hoped(last)
+    found = [rounding] if _serve_near(rounding, last, held) else []
+    enough = bool(found) and wanted - rounding.served(last) <= DEAR * wanted
     if _is_large(wanted) and not enough and _short_of_ram(options, relaxed):
-        tried.append(_Rounding(options, relaxed, LITTLE_RAM))
-        found += [tried[1]] if _serve_near(tried[1], last, held) else []
+        other = _Rounding(options, relaxed, LITTLE_RAM)
+        found += [other] if _serve_near(other, last, held) else []
     if not found:
-        found = [tried[0]]
-        _serve_in_turn(tried[0])
+        _serve_in_turn(rounding)
     # The first of equals.
-    return max(found, key=lambda each: [each.served(level) for level in options.levels]).best
+    return max(found, key=lambda each: [each.served(level) for level in options.levels], default=rounding).best
 
 
 def _short_of_ram(options: Options, relaxed: Relaxed) -> bool:
@@ -209,7 +208,10 @@ class _Rounding:
         return int(amount[self.priority == level].sum())
 
     def serve_by_teams(self, level: int, held: dict[int, int], price: float) -> bool:
-        """As :meth:`serve` with the last priority, but a replica is worth no more GPUs than ``price``, and team by team."""
+        """As :meth:`serve` with the last priority, but a replica is worth no more GPUs than ``price``, and team by team.
+
+        :raises Short: as :func:`by_teams` does.
+        """
         options, relaxed, chosen = self.options, self.relaxed, self.chosen
         near = self._near(level, held, price)
         program, rows = near.program, near.rows
