@@ -140,10 +140,9 @@ class Board:
         return patterns, [names.get(profile.name, -1) for profile in patterns.profiles]
 
     @cached_property
-    def _sharers(self) -> tuple[list[int], list[Item]]:
-        """The numbers of the shapes that are places on shared GPUs, and what each of them takes. Only once all shapes are known."""
-        mine = [number for number, shape in enumerate(self.shapes) if shape.mode == "shared"]
-        return mine, [Item(*self.shapes[number][2:4], self._most(self.shapes[number])) for number in mine]
+    def _sharers(self) -> list[int]:
+        """The numbers of the shapes that are places on shared GPUs. Only once all shapes are known."""
+        return [number for number, shape in enumerate(self.shapes) if shape.mode == "shared"]
 
     @cached_property
     def _knapsacks(self) -> dict[tuple[int, ...] | None, Knapsack]:
@@ -203,7 +202,7 @@ class Board:
 
         :param prices: shape (n, shapes). Returns shapes (n,) and (n, shapes).
         """
-        mine, _items = self._sharers
+        mine = self._sharers
         counts = numpy.zeros(prices.shape, dtype=numpy.int64)
         knapsack = self._knapsack(None if at_once is None else tuple(at_once))
         worth, counts[:, mine] = knapsack.fullest(prices[:, mine])
@@ -219,9 +218,10 @@ class Board:
     def _knapsack(self, at_once: tuple[int, ...] | None) -> Knapsack:
         """What :meth:`best_shared` is asked again and again. Only once all shapes are known."""
         if at_once not in self._knapsacks:
-            mine, items = self._sharers
-            if at_once is not None:
-                items = [each._replace(most=min(each.most, at_once[number])) for number, each in zip(mine, items, strict=True)]
+            items = [
+                Item(*self.shapes[number][2:4], self.clients if at_once is None else min(self.clients, at_once[number]))
+                for number in self._sharers
+            ]
             if len(self._knapsacks) >= KNAPSACKS:
                 self._knapsacks.clear()
             self._knapsacks[at_once] = Knapsack(self.room, items)

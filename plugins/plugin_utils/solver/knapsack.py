@@ -49,6 +49,7 @@ class Knapsack:
         self.items = [item._replace(most=each) for item, each in zip(items, most, strict=True)]
         self._size = numpy.asarray([item[:2] for item in items], dtype=float).reshape(-1, 2)
         self._most = numpy.asarray(most, dtype=float)
+        self._around = numpy.stack(numpy.meshgrid(AROUND, AROUND), axis=-1).reshape(-1, 2)
 
     def fullest(self, prices: Floats) -> tuple[Floats, Ints]:
         """(the most that the GPU can be worth, how many of each item that is).
@@ -101,10 +102,9 @@ class Knapsack:
         order = numpy.argsort(-dear, kind="stable")
         filled = int(numpy.searchsorted(numpy.cumsum((part * most)[order]), 1.0))
         cost = distance = dear[order[min(filled, len(order) - 1)]] / room / 2
-        around = numpy.stack(numpy.meshgrid(AROUND, AROUND), axis=-1).reshape(-1, 2)
         bound = numpy.inf
         for _time in range(HALVED):
-            costs = numpy.maximum(0.0, cost + around * distance)
+            costs = numpy.maximum(0.0, cost + self._around * distance)
             bounds = costs @ self.room + most @ numpy.maximum(0.0, prices[:, None] - size @ costs.T)
             best = int(bounds.argmin())
             if bounds[best] < bound:
