@@ -189,7 +189,7 @@ def test_a_cut_leaves_every_whole_number_of_a_team(seed: int) -> None:
 def test_who_cannot_be_solved_keeps_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     options = tight(3)
 
-    def refuse(_self: Session, _limits: Limits) -> Session:
+    def refuse(_self: Session, _limits: Limits | None = None) -> Session:
         raise SolverError("no copy")
 
     monkeypatch.setattr(Session, "copy", refuse)

@@ -37,8 +37,8 @@ BRANCHES, ROUNDS = 8, 3
 # left as it is then. In a program with so many columns a third as many steps take as long.
 PATIENCE, LARGE, LESS_PATIENCE = Limits(iterations=1_500), 10_000, Limits(iterations=500)
 # What a missing replica of a held priority costs in a branch, more than one is ever worth: so every branch has a solution, and prices at
-# which patterns are sought.
-LACK = 1e4
+# which patterns are sought. One of the first may be worth more than 10,000 of the last.
+LACK = 1e6
 
 # (priority, team) -> the least and the most replicas that the team may have of it.
 Counts = Mapping[tuple[int, int], tuple[float, float]]
@@ -80,7 +80,9 @@ class Bounds:
             return [whole]
         try:
             side = _Side(self.program, cost, self.cuts, self.most)
-            tried = self._parts(side, [one.counts for one in roots or [whole]], levels, whole)
+            counts = [one.counts for one in roots or [whole]]
+            tried = self._parts(side, counts, levels, whole)
+            tried += [replace(whole, counts=each) for each in counts[len(tried) :]]
         except SolverError:
             return [whole]
         heap = [(one.value, number, one) for number, one in enumerate(tried)]
@@ -91,7 +93,10 @@ class Bounds:
             level, team, count = best.split
             least, greatest = best.counts.get((level, team), (-numpy.inf, numpy.inf))
             halves = (least, float(numpy.floor(count))), (float(numpy.ceil(count)), greatest)
-            for part in self._parts(side, [{**best.counts, (level, team): limits} for limits in halves], levels, best):
+            found = self._parts(side, [{**best.counts, (level, team): limits} for limits in halves], levels, best)
+            if len(found) < len(halves):
+                found = [replace(best, split=None)]
+            for part in found:
                 heapq.heappush(heap, (part.value, number, part))
                 number += 1
         return [one for _value, _number, one in sorted(heap, key=lambda each: each[:2])]
@@ -108,7 +113,7 @@ class Bounds:
             value, split = outcome.objective - slack, self._broken(self.program.amount(outcome), levels)
             # The better bound, with the prices that belong to it.
             found.append(Part(value, outcome.duals, each, split) if value >= within.value else replace(within, counts=each, split=split))
-        return found + [replace(within, counts=each, split=None) for each in counts[len(found) :]]
+        return found
 
     def _worth(self, outcome: Outcome, cost: Floats) -> tuple[Ints, Floats]:
         """(options that the program has, worth of a replica of each option at the prices of what teams share)."""
@@ -147,8 +152,8 @@ class _Side:
         for one in cuts:
             self.session.add_row(one.most, program.column_of[one.options], one.worth)
         rows = numpy.asarray(list(program.rows.level.values()), dtype=numpy.int64)
-        lack = numpy.full(len(rows), LACK)
-        self.session.add_columns(lack, numpy.full(len(rows), numpy.inf), (rows, numpy.arange(len(rows)), numpy.ones(len(rows))))
+        entries = (rows, numpy.arange(len(rows)), numpy.ones(len(rows)))
+        self.session.add_columns(numpy.full(len(rows), LACK), numpy.full(len(rows), numpy.inf), entries)
         self.known: set[tuple[int, bytes]] = set()
         self._chosen: set[tuple[int, int]] = set()
 

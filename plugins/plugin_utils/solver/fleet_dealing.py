@@ -108,7 +108,7 @@ def _dealt(options: Options, relaxed: Patterned, amount: t.Any, number: int) -> 
             if parts is not None:
                 return parts
         # Fewer GPUs that are harder to deal leave more replicas out.
-        if lack > bearable:
+        if lack > bearable and not found[-1].over:
             break
         bearable = HARDER * max(lack, LITTLE) if not found else bearable
         found.append(_in_whole_or_halves(options, number, amount, cut, first))

@@ -370,15 +370,41 @@ class Session:
         status = self._run(most, interior=True) if interior else self._run(long)
         if not interior and status == too_long and long < most:
             interior, status = True, self._run(most, interior=True)
-        if interior and status != optimal:
+        if interior and status not in (optimal, highspy.HighsModelStatus.kInfeasible):
             status = self._run(most)
         if status not in (optimal, highspy.HighsModelStatus.kModelEmpty):
             raise SolverError(f"HiGHS ended with '{self._solver.modelStatusToString(status)}'")
+        return self._outcome(proven=True)
+
+    def improve(self, iterations: int) -> Outcome:
+        """As good a solution as so many iterations of the simplex method lead to. For who begins where there is one.
+
+        :raises SolverError: there is none, or it was not found.
+        """
+        status = self._run(iterations)
+        there = self._solver.getInfo().primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
+        proven = status == highspy.HighsModelStatus.kOptimal
+        if not proven and not (there and status == highspy.HighsModelStatus.kIterationLimit):
+            raise SolverError(f"HiGHS ended with '{self._solver.modelStatusToString(status)}'")
+        return self._outcome(proven=proven)
+
+    def begin_at_most(self, columns: Ints) -> None:
+        """Begin the next solution with these columns at the most that they may have, others as the last one ended."""
+        basis = self._solver.getBasis()
+        found = list(basis.col_status)
+        for column in columns.tolist():
+            found[column] = highspy.HighsBasisStatus.kUpper
+        basis.col_status = found
+        self._heard(self._solver.setBasis(basis))
+
+    def _outcome(self, *, proven: bool) -> Outcome:
+        """What the last run found."""
         found = self._solver.getSolution()
         objective = float(self._solver.getInfo().objective_function_value)
         arrays = (numpy.asarray(part, dtype=float) for part in (found.col_value, found.row_dual, found.col_dual))
         values, duals, reduced = arrays
-        return Outcome(values, objective, objective, duals, reduced, proven=True)
+        bound = objective if proven else -INFINITE
+        return Outcome(values, objective, bound, duals, reduced, proven=proven)
 
     def _run(self, most: int, *, interior: bool = False) -> t.Any:
         """HiGHS's word for how it ended; ``most``: iterations of the simplex method."""
