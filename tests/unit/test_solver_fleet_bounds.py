@@ -198,6 +198,45 @@ def test_who_cannot_be_solved_keeps_what_is_known(monkeypatch: pytest.MonkeyPatc
     assert program.fewest_gpus(relaxed.held).given(relaxed.held) >= 1
 
 
+def test_a_part_whose_halves_cannot_be_solved_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan sought in one half might find none there."""
+    options = tight(1)
+
+    def parts() -> list[dict[tuple[int, int], tuple[float, float]]]:
+        program = FleetProgram(options)
+        program.solve(lambda _relaxed, level, held: best(options, held, level))
+        return [dict(part.counts) for part in program.parts]
+
+    # The first team's count of the first priority is broken.
+    monkeypatch.setattr(fleet_bounds.Bounds, "_broken", lambda _bounds, _amount, levels: (levels[0], 0, 0.5) if levels else None)
+    assert len(parts()) > 1
+    solve = fleet_bounds._Side.solve
+
+    def impatient(side: fleet_bounds._Side, counts: fleet_bounds.Counts) -> t.Any:
+        if counts:
+            raise SolverError("too many steps")
+        return solve(side, counts)
+
+    monkeypatch.setattr(fleet_bounds._Side, "solve", impatient)
+    assert parts() == [{}]
+
+
+def test_what_interior_points_find_infeasible_is_not_sought_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program()
+    columns = program.add_columns(2, 1.0, upper=1.0)
+    program.add_entries(program.add_rows(1, lower=3.0), columns)
+    session, run, runs = Session(program), Session._run, []
+
+    def counted(self: Session, most: int, *, interior: bool = False) -> t.Any:
+        runs.append(interior)
+        return run(self, most, interior=interior)
+
+    monkeypatch.setattr(Session, "_run", counted)
+    with pytest.raises(SolverError, match="Infeasible"):
+        session.solve(interior=True)
+    assert runs == [True]
+
+
 def test_a_copy_of_an_open_program_is_one_of_its_own() -> None:
     program = Program()
     program.add_rows(1, upper=4.0)

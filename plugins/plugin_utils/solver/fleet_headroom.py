@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rows import Rows
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, Session, SolverError, numpy
 
@@ -53,16 +52,3 @@ def with_headroom(session: Session, rows: Rows, cost: Floats) -> Outcome | None:
         return session.improve(STEPS)
     except SolverError:
         return None
-
-
-def most_used(options: Options, amount: Floats) -> Floats:
-    """By group, the CPU and RAM (GiB) that whole numbers near a solution may use, so that its headroom is left: shape (2, groups).
-
-    :param amount: replicas by option, the solution.
-    """
-    need = (options.needs[options.klass] * amount[:, None]).T
-    used = numpy.stack([numpy.bincount(options.group, weights=each, minlength=len(options.groups)) for each in need])
-    host = numpy.asarray([(group.cpus, group.ram) for group in options.groups], dtype=float).reshape(-1, 2).T
-    whole = host * [group.size for group in options.groups]
-    # Broken replicas that become whole ones may take as much as a host has.
-    return numpy.minimum(whole, numpy.maximum(used, PLENTY * whole) + host)

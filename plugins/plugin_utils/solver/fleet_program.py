@@ -362,7 +362,7 @@ class FleetProgram:
         """As :meth:`_priced`. New rows for classes that must be spread may leave room for fewer than are ``held``: then these are held."""
         for _turn in range(MOST_SPREADS):
             try:
-                return self._priced(cost, interior=interior, patient=False)
+                return self._priced(cost, interior=interior)
             except SolverError:
                 for level in held:
                     self.session.set_row(self.rows.level[level], -numpy.inf, numpy.inf)
@@ -429,19 +429,15 @@ class FleetProgram:
         """Of all columns, where each GPU that is open costs 1."""
         return self.is_pattern.astype(float)
 
-    def _priced(self, cost: Callable[[], Floats], *, interior: bool = False, patient: bool = True) -> tuple[Outcome, float]:
-        """(the solution, how much better one with patterns not known yet could be). ``interior``: the first one by interior points.
-
-        :raises SolverError: there is none, or, unless ``patient``, new rows for classes that must be spread turn everything round: they
-            take a few dozen steps as a rule, and tens of thousands to see that what is held has no room any more.
-        """
-        opening, steps = 0.0, None
+    def _priced(self, cost: Callable[[], Floats], *, interior: bool = False) -> tuple[Outcome, float]:
+        """(the solution, how much better one with patterns not known yet could be). ``interior``: the first one by interior points."""
+        opening = 0.0
         calm = numpy.zeros(0)
         rounds = [True] * MOST_ROUNDS + [False] * LAST_ROUNDS
         spreads, again = MOST_SPREADS, True
         while True:
             self.session.set_costs(cost())
-            outcome, interior, steps = self.session.solve(interior=interior, iterations=steps), False, None
+            outcome, interior = self.session.solve(interior=interior), False
             now = outcome.duals[: self.rows.count]
             calm = CALM * calm + (1 - CALM) * now if len(calm) else now
             opening = float(cost()[self.pattern_columns[0][0]]) if self.pattern_columns else 0.0
@@ -457,7 +453,6 @@ class FleetProgram:
                 fresh = {}
             if not fresh and spreads and self._add_spread(outcome):
                 spreads, rounds = spreads - 1, [True] * LAST_ROUNDS + [False] * LAST_ROUNDS
-                steps = None if patient else FEW_STEPS
                 continue
             if not fresh:
                 slack = self.missing(outcome, opening, calm, spread=False)[0]

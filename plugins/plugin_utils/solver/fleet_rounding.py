@@ -13,7 +13,6 @@ import typing as t
 from collections.abc import Iterator
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_headroom import most_used
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import AT_ONCE_TO_SPARE, MOST_AT_ONCE, Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import CALM, Relaxed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rows import Rows
@@ -256,9 +255,6 @@ class _Rounding:
         if self.spare_ram is not None:
             ram = slice(rows.ram, rows.ram + len(options.groups))
             most[ram] -= self.spare_ram * numpy.asarray([group.size for group in options.groups])
-            for first, each in zip((rows.cpus, rows.ram), most_used(options, relaxed.amount), strict=True):
-                here = slice(first, first + len(options.groups))
-                most[here] = numpy.minimum(most[here], each)
             gpus = slice(rows.gpus, rows.gpus + len(options.groups))
             most[gpus] = numpy.minimum(most[gpus], [numpy.ceil(boards.sum() - NEARLY) + 1 for boards in relaxed.boards])
         program.add_rows(rows.count, least - used, most - used)
