@@ -221,22 +221,6 @@ def test_a_part_whose_halves_cannot_be_solved_stays_whole(monkeypatch: pytest.Mo
     assert parts() == [{}]
 
 
-def test_what_interior_points_find_infeasible_is_not_sought_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = Program()
-    columns = program.add_columns(2, 1.0, upper=1.0)
-    program.add_entries(program.add_rows(1, lower=3.0), columns)
-    session, run, runs = Session(program), Session._run, []
-
-    def counted(self: Session, most: int, *, interior: bool = False) -> t.Any:
-        runs.append(interior)
-        return run(self, most, interior=interior)
-
-    monkeypatch.setattr(Session, "_run", counted)
-    with pytest.raises(SolverError, match="Infeasible"):
-        session.solve(interior=True)
-    assert runs == [True]
-
-
 def test_a_copy_of_an_open_program_is_one_of_its_own() -> None:
     program = Program()
     program.add_rows(1, upper=4.0)

@@ -93,22 +93,22 @@ class Bounds:
             level, team, count = best.split
             least, greatest = best.counts.get((level, team), (-numpy.inf, numpy.inf))
             halves = (least, float(numpy.floor(count))), (float(numpy.ceil(count)), greatest)
-            found = self._parts(side, [{**best.counts, (level, team): limits} for limits in halves], levels, best)
-            if len(found) < len(halves):
-                found = [replace(best, split=None)]
-            for part in found:
+            solved = self._parts(side, [{**best.counts, (level, team): limits} for limits in halves], levels, best)
+            # If not both are, it is bounded no closer, and a plan is sought in all of it: one half may hold none.
+            for part in solved if len(solved) == len(halves) else [replace(best, split=None)]:
                 heapq.heappush(heap, (part.value, number, part))
                 number += 1
         return [one for _value, _number, one in sorted(heap, key=lambda each: each[:2])]
 
     def _parts(self, side: _Side, counts: list[Counts], levels: list[int], within: Part) -> list[Part]:
-        """The plans within each of these counts. What is known of the larger part ``within`` holds for them."""
+        """The plans within each of these counts, up to the first that cannot be solved. What is known of the larger part ``within`` holds
+        for them."""
         found: list[Part] = []
         for each in counts:
             try:
                 outcome, slack = side.solve(each)
             except SolverError:
-                # As long as this one is left as it is, ``within`` is bounded no closer, whatever the others say.
+                # As long as this one is left as it is, the others say nothing.
                 break
             value, split = outcome.objective - slack, self._broken(self.program.amount(outcome), levels)
             # The better bound, with the prices that belong to it.

@@ -370,7 +370,7 @@ class Session:
         status = self._run(most, interior=True) if interior else self._run(long)
         if not interior and status == too_long and long < most:
             interior, status = True, self._run(most, interior=True)
-        if interior and status not in (optimal, highspy.HighsModelStatus.kInfeasible):
+        if interior and status != optimal:
             status = self._run(most)
         if status not in (optimal, highspy.HighsModelStatus.kModelEmpty):
             raise SolverError(f"HiGHS ended with '{self._solver.modelStatusToString(status)}'")
