@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import typing as t
+from functools import partial
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def fleet(*cpus: float, whole: int = 0) -> dict[str, t.Any]:
 
 
 def solved(options: Options) -> Relaxed:
-    return FleetProgram(options).solve(lambda relaxed, level, held: reachable(options, relaxed, level, held))
+    return FleetProgram(options).solve(partial(reachable, options))
 
 
 def used(options: Options, relaxed: Relaxed) -> list[float]:
@@ -96,7 +97,7 @@ def test_headroom_costs_no_more_than_a_small_part_of_all_gpus(monkeypatch: pytes
 def test_what_it_begins_from_stays_as_it_is() -> None:
     options = options_of(read_problem(fleet(POOR, RICH)))
     program = FleetProgram(options)
-    relaxed = program.solve(lambda relaxed, level, held: reachable(options, relaxed, level, held))
+    relaxed = program.solve(partial(reachable, options))
     columns, cost = program.session.columns, program._opening_cost()
     before = program.session.solve().objective
     found = with_headroom(program.session, program.rows, cost)
@@ -109,6 +110,18 @@ def test_hosts_that_are_planned_one_by_one_need_none() -> None:
     options = options_of(read_problem(fleet(POOR, RICH)), alone=True)
     program = FleetProgram(options)
     assert with_headroom(program.session, program.rows, program._opening_cost()) is None
+
+
+def test_a_program_for_bounds_alone_looks_for_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = options_of(read_problem(fleet(POOR, RICH)))
+    asked = []
+    monkeypatch.setattr(fleet_program, "with_headroom", lambda *given: asked.append(given))
+    program = FleetProgram(options)
+    program.only_bounds()
+    program.solve(partial(reachable, options))
+    assert not asked
+    solved(options)
+    assert len(asked) == 1
 
 
 def test_the_plan_serves_all_on_as_few_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,8 +152,8 @@ class _Side:
         for one in cuts:
             self.session.add_row(one.most, program.column_of[one.options], one.worth)
         rows = numpy.asarray(list(program.rows.level.values()), dtype=numpy.int64)
-        entries = (rows, numpy.arange(len(rows)), numpy.ones(len(rows)))
-        self.session.add_columns(numpy.full(len(rows), LACK), numpy.full(len(rows), numpy.inf), entries)
+        lack = numpy.full(len(rows), LACK)
+        self.session.add_columns(lack, numpy.full(len(rows), numpy.inf), (rows, numpy.arange(len(rows)), numpy.ones(len(rows))))
         self.known: set[tuple[int, bytes]] = set()
         self._chosen: set[tuple[int, int]] = set()
 

@@ -215,6 +215,8 @@ class FleetProgram:
         self.spread: list[int] = []
         # Is the program kept within the best part of the bounds? The counts that it is kept within.
         self.inside = False
+        # Does a plan come from it?
+        self.plans = True
         self.kept: dict[tuple[int, int], tuple[float, float]] = {}
         for number, each in (patterns or first_patterns(options)).items():
             self._add_patterns(number, numpy.unique(each, axis=0))
@@ -252,11 +254,11 @@ class FleetProgram:
                 held[level] = min(reached, int(levels[level].bound))
                 self._hold(self.session, {level: held[level]})
             self._take_up(ahead)
-        # Few GPUs for all that is held, then headroom.
+        # Few GPUs for all that is held, then headroom: no bound needs any.
         outcome = self._holding(held, self._opening_cost)[0]
         price = max(0.0, float(outcome.duals[self.rows.level[options.levels[-1]]])) if options.levels else 0.0
-        outcome = with_headroom(self.session, self.rows, self._opening_cost()) or outcome
-        return self._relaxed(outcome, levels, held, price)
+        eased = with_headroom(self.session, self.rows, self._opening_cost()) if self.plans else None
+        return self._relaxed(eased or outcome, levels, held, price)
 
     def sought(self) -> list[Ints]:
         """By board, the patterns that all stages together ask for; quickly, without bounds or whole numbers."""
@@ -387,7 +389,7 @@ class FleetProgram:
 
     def only_bounds(self) -> None:
         """No plan comes from the program any more: of equally good solutions any one will do."""
-        self.session.long = LONG
+        self.session.long, self.plans = LONG, False
 
     def fewest_gpus(self, served: dict[int, int]) -> Fewest:
         """No plan that serves as many of each priority opens fewer GPUs. Only after :meth:`solve`, and with no less served than held there

@@ -372,21 +372,14 @@ class Session:
             interior, status = True, self._run(most, interior=True)
         if interior and status != optimal:
             status = self._run(most)
-        if status not in (optimal, highspy.HighsModelStatus.kModelEmpty):
-            raise SolverError(f"HiGHS ended with '{self._solver.modelStatusToString(status)}'")
-        return self._outcome(proven=True)
+        return self._outcome(status)
 
     def improve(self, iterations: int) -> Outcome:
         """As good a solution as so many iterations of the simplex method lead to. For who begins where there is one.
 
         :raises SolverError: there is none, or it was not found.
         """
-        status = self._run(iterations)
-        there = self._solver.getInfo().primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible
-        proven = status == highspy.HighsModelStatus.kOptimal
-        if not proven and not (there and status == highspy.HighsModelStatus.kIterationLimit):
-            raise SolverError(f"HiGHS ended with '{self._solver.modelStatusToString(status)}'")
-        return self._outcome(proven=proven)
+        return self._outcome(self._run(iterations), cut_short=True)
 
     def begin_at_most(self, columns: Ints) -> None:
         """Begin the next solution with these columns at the most that they may have, others as the last one ended."""
@@ -397,10 +390,18 @@ class Session:
         basis.col_status = found
         self._heard(self._solver.setBasis(basis))
 
-    def _outcome(self, *, proven: bool) -> Outcome:
-        """What the last run found."""
+    def _outcome(self, status: t.Any, *, cut_short: bool = False) -> Outcome:
+        """What the last run found, which ended with this status. ``cut_short``: a solution will do, if not the best.
+
+        :raises SolverError: it found none.
+        """
+        there, info = highspy.HighsModelStatus, self._solver.getInfo()
+        proven = status in (there.kOptimal, there.kModelEmpty)
+        enough = cut_short and status == there.kIterationLimit
+        if not proven and not (enough and info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible):
+            raise SolverError(f"HiGHS ended with '{self._solver.modelStatusToString(status)}'")
         found = self._solver.getSolution()
-        objective = float(self._solver.getInfo().objective_function_value)
+        objective = float(info.objective_function_value)
         arrays = (numpy.asarray(part, dtype=float) for part in (found.col_value, found.row_dual, found.col_dual))
         values, duals, reduced = arrays
         bound = objective if proven else -INFINITE
