@@ -58,8 +58,8 @@ MANY = 5_000
 SOME = 2.0
 # The part of all GPUs that is not worth the work of saving it.
 NEARLY_FEWEST = 1e-4
-# On a large fleet, so many times as many are too many, and what so many replicas are worth.
-TOO_FAR, REPLICAS = 4, 2
+# On a large fleet, so many times as many are too many.
+TOO_FAR = 4
 # A replica is worth a little more GPUs than the last one takes: it comes before them where the two are even.
 EAGER = 1.1
 # The GPUs that a replica of the last priority is worth at least: on any fleet, on one that is not large, and where there are few of them;
@@ -227,7 +227,7 @@ class _Rounding:
         if _is_large(self.hoped(level)):
             # The best numbers take twice as long as the first. Where one replica is worth more than what is enough, these are too dear.
             first = TOO_FAR * enough if price <= enough else 0.0
-            haste = Haste(TOO_FAR * enough + REPLICAS * price, first)
+            haste = Haste(TOO_FAR * enough, first)
         found = by_teams(broken, Limits(absolute=enough, nodes=NODES, plain=True, once=True), haste)
         if found is not None:
             self.best[chosen] = found.astype(numpy.int64)

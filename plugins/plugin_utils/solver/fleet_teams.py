@@ -48,7 +48,7 @@ FAR = 2
 DEAREST = 2
 # No second try where the first took so many iterations: it would take as many again, for a few GPUs at most. Where it took so few, the
 # second one looks harder for the same teams, as long as those may have better numbers.
-MUCH, LITTLE = 10_000, 1_500
+MUCH, LITTLE = 10_000, 500
 # Those who come last are sought so near to the linear program's numbers, where there are none a little farther away, and without what it
 # does not use and that would cost so many GPUs: a third of the program, and as good numbers as a rule. Where nothing is found for any
 # teams, anywhere.
