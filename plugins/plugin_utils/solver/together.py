@@ -173,8 +173,10 @@ class _Model:
         for number, each in enumerate(self.classes):
             for group in each.groups:
                 self._rows_of_gpus(number, group)
+            # On a fleet that serves, most GPUs have nothing to offer.
+            able = [group for group in each.groups if group.rows]
             for kind in self.kinds:
-                for group in each.groups:
+                for group in able:
                     self._kind_on(kind, group, each)
             self._rows_of_hosts(each)
         self.loans = limit_teams(self.program, fleet.books, self._charged)
