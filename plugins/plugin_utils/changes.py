@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all import by_hosts, by_quotas
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import bound_by_quota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import Asked, Kinds, gpus_of, host_with, words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
@@ -55,6 +56,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_pla
 
 #: How many changes are tried for one service before a host is added.
 TRIES: t.Final = 8
+#: For so many replicas of a service each is told what the quota lacks for it and those before; further ones, what all lack.
+ONE_MORE: t.Final = 3
 #: Work for all services together, in units of about ten microseconds of a controller's core.
 BUDGET: t.Final = 40_000
 #: Work for the smallest plan that looks at all who wait together.
@@ -119,6 +122,10 @@ class _First(t.NamedTuple):
     served: Set[int] = frozenset()
     cause: str = ""
     kind: str = ""
+
+
+def _cheapest_first(options: Iterable[tuple[str, Option]]) -> list[tuple[str, Option]]:
+    return sorted(options, key=lambda each: (each[1].cost, each[1].text))
 
 
 @dataclass
@@ -186,8 +193,8 @@ class Search(Trials):
         options = [(word, named(option, need.service)) for word, option in known.options]
         if need.service in self.models:
             options = [(word, one) for word, option in options for one in self.models[need.service](option)]
-        if (known.room or self.now.preemption) and self.books.limits(need) and not self.many:
-            options = sorted([*options, *self._quota(need)], key=lambda each: (each[1].cost, each[1].text))
+        by_quota = (known.room or self.now.preemption) and self.books.limits(need) and not self.many
+        options = _cheapest_first([*options, *self._quota(need, 1)]) if by_quota else options
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options
         first = self._first(need, tried, rest[:1])
         known.found, known.kind = True, first.kind
@@ -202,6 +209,9 @@ class Search(Trials):
                     yield Proposal(need.service, number, self.words.get(number, cause), told_)
             rest = [number for number in rest if number not in first.served | also]
             # What is done in one place may serve no more than one: the others are asked about what is done in several.
+            many = len(replicas) - len(rest) + 1
+            if rest and by_quota and many <= ONE_MORE:
+                options = _cheapest_first(dict.fromkeys([*options, *self._quota(need, many)]))
             first = self._first(need, options, rest[:1]) if rest and not self.many else _First()
         if rest:
             added, more = self._hosts(need, rest, known) if not self.many else (None, set())
@@ -236,7 +246,7 @@ class Search(Trials):
         if not hosts:
             names = sorted({host.environment for host in self.now.hosts if not host.down})
             found = [("environment", option) for name in names for option in self._environment(need, name, replicas[0])]
-            return "environment", sorted(found, key=lambda each: (each[1].cost, each[1].text)), ""
+            return "environment", _cheapest_first(found), ""
         if all(host.down for host in hosts):
             return "host down", [], ""
         scene, number = self._scene_of(need, replicas[0])
@@ -256,7 +266,7 @@ class Search(Trials):
             text = f"let some replicas of {need.service} run without the others ('all_or_nothing')"
             alone = Edit("service", need.service, "rules.all_or_nothing", False)
             found.append(("group", Option("replicas", COSTS["replicas"], text, (alone,))))
-        return cause, sorted(found, key=lambda each: (each[1].cost, each[1].text)), room
+        return cause, _cheapest_first(found), room
 
     def _binding(self, need: Need, spots: Sequence[Spot]) -> str:
         """The cause at the place that is nearest to being right: one on a GPU of the right kind, of a host that may have its data, if there
@@ -303,12 +313,12 @@ class Search(Trials):
             return "quota"
         return "group" if need.rules.all_or_nothing else "port"
 
-    def _quota(self, need: Need) -> Iterator[tuple[str, Option]]:
+    def _quota(self, need: Need, many: int) -> Iterator[tuple[str, Option]]:
         """A loan, or the quota that it takes; where preemption is allowed, the service may take somebody's place with it.
 
-        The quota for one replica, for all that wait, and for whoever comes before them besides.
+        The quota for so many replicas, for all that wait, and for whoever comes before them besides.
         """
-        further = (self.books.further(need, many) for many in sorted({1, self.missing[need.service]}))
+        further = (self.books.further(need, each) for each in sorted({many, self.missing[need.service]}))
         options = dict.fromkeys((self.books.borrowing(need), *further, self.raised(need, True)))
         for option in options:
             if option is not None and self.now.preemption:
@@ -346,7 +356,9 @@ class Search(Trials):
         for cause, option in options[:TRIES]:
             if not able and not self._is_own(need, option):
                 continue
-            if found and (option.kind == found[0].kind or option.cost > 2 * found[0].cost + 100):
+            if found and (
+                option.kind == found[0].kind or option.cost > 2 * found[0].cost + 100 or set(found[0].edits) <= set(option.edits)
+            ):
                 continue
             if found and option.kind == "stop" and any(self.scene.priority(name) > need.priority for name in option.lost):
                 continue  # nobody stops a higher priority where there is another way
@@ -378,6 +390,9 @@ class Search(Trials):
                 break
             rest = without(option, part)
             least, also, _losers = self._proved(need, rest, targets)
+            if least is None and part.lost:
+                # Who need not stop there may have another place elsewhere.
+                least, also, _losers = self._proved(need, rest._replace(host=""), targets)
             if least is not None and served <= also and set(least.lost) <= set(change.lost):
                 option, change, served, cause = rest, least, also, cause_of(rest.parts)
         return change, served, cause
@@ -518,6 +533,8 @@ class Search(Trials):
         asked = self.kinds.otherwise(need) if known.board is None else Asked(need, known.board)
         if asked is None:
             return best
+        if asked.board[0] is not None and bound_by_quota(self.scene.fleet, asked.need):
+            return best  # On hosts like those that there are it would count as much.
         more = partial(self.more_hosts, asked.need, asked.board)
         low, count = known.hosts - 1, known.hosts
         while best[0] is None and count * need.count <= MOST_GPUS and self.left > 0:

@@ -124,13 +124,17 @@ def in_the_way(fleet: Fleet, host: HostState, need: Need) -> tuple[str, ...]:
     """Services whose kept room is all that keeps a need from the host; nothing when it has another place there, or none at all."""
     if not fleet.keepers or not host.free.holds(need.resources):
         return ()
-    return host.once(("in the way", *room_question(fleet, host, need)), partial(_in_the_way, fleet, host, need))
+    ports = host.choose_ports(need, f"{need.service}{_EXTRA}-1", {}, fleet.asked)
+    # Where it finds none, what is kept there may be in its way besides.
+    taken = () if isinstance(ports, str) else tuple(sorted(ports.items()))
+    asked = ("in the way", *room_question(fleet, host, need), taken)
+    return host.once(asked, partial(_in_the_way, fleet, host, need, taken))
 
 
-def _in_the_way(fleet: Fleet, host: HostState, need: Need) -> tuple[str, ...]:
+def _in_the_way(fleet: Fleet, host: HostState, need: Need, ports: tuple[tuple[str, int], ...]) -> tuple[str, ...]:
     first: tuple[str, ...] = ()
     for offer in sorted(every(host, need), key=lambda each: each.rank):
-        lost = taken_from(fleet, host, need, _place(host, need, offer), offer.gpus)
+        lost = taken_from(fleet, host, need, _place(host, need, offer, ports), offer.gpus)
         if not lost:
             return ()
         first = first or lost
@@ -189,17 +193,19 @@ def _sit(fleet: Fleet, host: HostState, need: Need, offer: Offer) -> bool:
     if not host.free.holds(need.resources) or (offer.cut is not None and offer.cut.dropped and offer.gpus[0].mode is None):
         return False  # of a GPU that no decision touches, no slice goes
     ports = host.choose_ports(need, f"{need.service}-1", {}, fleet.asked)
-    place = _place(host, need, offer)
-    if isinstance(ports, str) or not take(need, place, offer.gpus):
+    if isinstance(ports, str):
         return False
-    _book(host, need, replace(place, ports=tuple(sorted(ports.items()))))
+    place = _place(host, need, offer, tuple(sorted(ports.items())))
+    if not take(need, place, offer.gpus):
+        return False
+    _book(host, need, place)
     return True
 
 
-def _place(host: HostState, need: Need, offer: Offer) -> Placement:
+def _place(host: HostState, need: Need, offer: Offer, ports: tuple[tuple[str, int], ...]) -> Placement:
     gpus = tuple(state.gpu.uuid for state in offer.gpus)
     found = None if offer.cut is None else offer.cut.slice
-    return Placement(need.service, 1, host.host.name, MODE_OF[need.isolation], gpus, found, (), need.sharing)
+    return Placement(need.service, 1, host.host.name, MODE_OF[need.isolation], gpus, found, ports, need.sharing)
 
 
 def _book(host: HostState, need: Need, place: Placement) -> None:

@@ -132,12 +132,21 @@ class Kinds:
 
 
 def _kinds(several: Sequence[Kind], joined: int) -> list[Kind]:
-    """The first GPU of each kind that NVLink joins with so many others, the smallest kind first."""
+    """A GPU of each kind that NVLink joins with so many others, the smallest kind first; of the host whose policy lets most share it."""
     kinds: dict[tuple[int, str], Kind] = {}
     for host, gpu in several:
         if not joined or width(gpu) >= joined:
-            kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
+            known = kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
+            if known[0] is not host and _narrowness(host) < _narrowness(known[0]):
+                kinds[gpu.memory_mib, gpu.board] = host, gpu
     return [kinds[kind] for kind in sorted(kinds)]
+
+
+def _narrowness(host: Host | None) -> tuple[t.Any, ...]:
+    """The order of hosts that a new one could be like: by what it would have of them, never by their names or the order of the input."""
+    if host is None:
+        return ()
+    return (-host.shared_max, host.shared_reserve_mib, -host.shared_compute, -len(host.ports), host.ports[:1], host.modes)
 
 
 def _eases(need: Need) -> Iterator[tuple[str, tuple[Edit, ...]]]:

@@ -70,7 +70,7 @@ class TeamBooks:
         if not counts:
             return None
         edits, grown = self._raised([need.team], [(need.team, counts[0])] * many, whole=False, loans=True)
-        return _option(edits, grown, [need.team], COSTS["quota"])
+        return _option(edits, grown, [need.team], COSTS["quota"] + 1 - 1 / many)
 
     def borrowers(self, need: Need) -> list[str]:
         """Teams of the workspace of the service's team that have more than their own limits say."""

@@ -1,0 +1,94 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Of the changes that would do, the least is told: no larger raise, nothing that the rest does without, the same in any order of hosts."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, gpu, host, l40s, need, place
+
+
+def proposals(asked: Problem) -> list[Proposal]:
+    return propose(asked, make_plan(asked))
+
+
+def sentences(asked: Problem) -> list[list[str]]:
+    return [[change.sentence for change in each.changes] for each in proposals(asked)]
+
+
+# As text, "15000 MiB" comes before "5000 MiB" and "12 GiB" before "4 GiB".
+@pytest.mark.parametrize(("size", "words"), [(5000, ("5000 MiB", "10000 MiB", "15000 MiB")), (4096, ("4 GiB", "8 GiB", "12 GiB"))])
+def test_a_quota_is_raised_by_what_each_replica_and_those_before_it_lack(size: int, words: tuple[str, ...]) -> None:
+    fleet = host(l40s(0), l40s(1), modes=("shared",), shared_max=8, shared_compute=10)
+    quota = Quota("claims", (Limit("memory", size),))
+    asked = Problem((fleet,), (need("ocr", "shared", size, replicas=4, team="claims", rules=Rules(spread="pack")),), quotas=(quota,))
+    assert sentences(asked) == [[f"raise the quota of claims by {word} (fleet_quotas)"] for word in words]
+
+
+def test_of_many_replicas_the_further_ones_are_told_what_all_lack() -> None:
+    fleet = host(*(l40s(number) for number in range(4)), modes=("shared",), shared_max=8, shared_compute=10)
+    quota = Quota("claims", (Limit("memory", 5000),))
+    asked = Problem((fleet,), (need("ocr", "shared", 5000, replicas=8, team="claims"),), quotas=(quota,))
+    assert [each[0].split(" by ")[1].split(" (")[0] for each in sentences(asked)] == [
+        "5000 MiB",
+        "10000 MiB",
+        "15000 MiB",
+        *["35000 MiB"] * 4,
+    ]
+
+
+def test_a_port_that_only_a_rollout_lacks_is_room_that_is_not_kept() -> None:
+    ocr = need("ocr", "slice", 5000, replicas=2, ports=(("http", None),), keep_room=True)
+    asked = Problem((host(gpu(0, mig=True), ports=(18000, 18001)),), (ocr,))
+    assert [each.reason for each in make_plan(asked).unplaced] == ["h1: has no room for its rollout beside it (keep_room)"]
+    assert [(each.cause, [change.kind for change in each.changes]) for each in proposals(asked)] == [("kept room", ["keep_room"])]
+    wider = Problem((host(gpu(0, mig=True), ports=(18000, 18001, 18002)),), (ocr,))
+    assert make_plan(wider).unplaced == ()
+
+
+def test_nobody_is_stopped_who_has_another_place_on_another_host() -> None:
+    a30 = [gpu(number, board="a30", memory_mib=24576, geometry=A30) for number in range(2)]
+    hosts = host(*a30, modes=("shared", "whole"), data_classes=("personal",)), host(gpu(0, "h3"), name="h3")
+    old = need("old", "exclusive", 9800, replicas=2, priority=40)
+    new = need("new", "slice", 3000, priority=60, data_class="personal")
+    previous = tuple(place("old", str(number), replica=number + 1, mode="whole") for number in range(2))
+    asked = Problem(hosts, (old, new), previous, preemption=True)
+    assert sentences(asked) == [["allow 'mig' in fleet_gpu_modes of h1"]]
+
+
+def test_no_second_change_is_the_first_one_and_more() -> None:
+    shm = Resources(None, None, 4000, None)
+    fleet = (
+        host(gpu(0), capacity=Resources(None, None, 2612, None)),
+        host(gpu(0, "h2"), name="h2", capacity=Resources(None, None, 9000, None)),
+    )
+    asked = Problem(fleet, (need("ocr", "slice", 5000, models=("a30",), resources=shm),))
+    changes = [set(change.edits) for change in proposals(asked)[0].changes]
+    assert changes
+    assert not any(one < other for one in changes for other in changes)
+
+
+def test_services_that_only_a_quota_keeps_out_leave_the_others_work() -> None:
+    quota = Quota("t", (Limit("memory", 10000),))
+    hopeless = [need(f"a{number}", "shared", 19000 + 100 * number, replicas=3, team="t") for number in range(6)]
+    hosts = (
+        host(gpu(0), modes=("mig",), listening=frozenset({18001})),
+        host(gpu(0, "h2", board="a30", memory_mib=24576, geometry=A30), name="h2", modes=("mig",), listening=frozenset({18001})),
+    )
+    asked = Problem(hosts, (*hopeless, need("ocr", "slice", 3000, ports=(("http", 18001),))), quotas=(quota,), moves=2)
+    assert [change.kind for each in proposals(asked) if each.service == "ocr" for change in each.changes] == ["port"]
+
+
+def test_a_new_host_is_like_the_one_that_more_may_share_whatever_the_order_of_hosts() -> None:
+    hosts = (
+        host(l40s(0), modes=("shared",), shared_max=2),
+        host(l40s(0, "h2"), name="h2", modes=("shared",), shared_max=8, shared_compute=10),
+    )
+    told = [sentences(Problem(each, (need("a", "shared", 100, replicas=30),))) for each in (hosts, hosts[::-1])]
+    assert told[0] == told[1]
+    assert told[0][-1] == ["add 3 hosts of environment 'production', each with a free GPU that may be shared (l40s)"]
