@@ -17,6 +17,7 @@ from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all import by_hosts, by_quotas
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import bound_by_quota
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import AMOUNTS, enough, without_limit
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import Asked, Kinds, gpus_of, host_with, words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
@@ -363,6 +364,11 @@ class Search(Trials):
             if found and option.kind == "stop" and any(self.scene.priority(name) > need.priority for name in option.lost):
                 continue  # nobody stops a higher priority where there is another way
             change, now, losers = self._proved(need, option, targets)
+            for larger in self._enough(need, option, targets) if change is None else ():
+                change, now, losers = self._proved(need, larger, targets)
+                if change is not None:
+                    option = larger
+                    break
             if change is None or not served <= now:
                 continue
             if option.mild is not None and (self.now.moves or not losers):
@@ -377,6 +383,27 @@ class Search(Trials):
                 break
             word, served, kind = cause, now, option.kind
         return _First(tuple(found), served, word, kind)
+
+    def _enough(self, need: Need, option: Option, targets: Sequence[int]) -> Iterator[Option]:
+        """An option that gives a host more, with as much as those take who come before the target; then as all who may come before it."""
+        if self.many or len(option.edits) != 1 or option.kind not in AMOUNTS:
+            return
+        edit, known = option.edits[0], self.missing[need.service]
+        host = self.scene.fleet.hosts[edit.name]
+        last = targets[0] if targets[0] <= need.replicas - known + ONE_MORE else need.replicas
+        asked = (without_limit(host, edit, self.scene.fleet.asked), Edit("service", need.service, "replicas", last))
+        problem = edited(self.reduced(need, {edit.name}), asked)
+        later = {name for name in self.missing if (-self.scene.needs[name].priority, name) > (-need.priority, need.service)}
+        sooner = tuple(self.trimmed.get(each.service) if each.service in later else each for each in problem.needs)
+        tried = {edit}
+        for needs in (tuple(each for each in sooner if each is not None), problem.needs):
+            solution = self.plan(replace(problem, needs=needs), {edit.name})
+            if solution is None:
+                return
+            larger = enough(host, edit, solution, self.now.previous, self.scene.needs)
+            if larger.edits[0] not in tried:
+                tried.add(larger.edits[0])
+                yield larger._replace(host=edit.name, parts=tuple((cause, larger) for cause, _part in option.parts))
 
     def _least(
         self, need: Need, option: Option, change: Change, served: set[int], targets: Sequence[int], cause: str

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import key_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import more_sharers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, named_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MOST_SHARED_COMPUTE, Need
@@ -321,10 +322,7 @@ class Look:
             options += self._takers(self._fewest_sharers(need.priority))
         cause = self._word(going)
         if len(state.tenants) >= host.shared_max:
-            more = len(state.tenants) + 1
-            options.append(
-                option_of("shared_max", f"raise fleet_shared_max of {host.name} to {more}", Edit("host", host.name, "shared_max", more))
-            )
+            options.append(more_sharers(host, len(state.tenants) + 1))
             cause = "policy mode"
         elif 0 < state.memory_free < need.memory_mib:
             text = f"ask for {format_size(state.memory_free)} or less: {self.where} has no more left to share"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import beyond, more_ports, more_room
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import Blocker, Edit, Option, amount, option_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
@@ -31,9 +32,7 @@ def _resource_options(host: HostState, need: Need, kind: str, want: float, have:
         left = int(each * 100) / 100 if kind == "cpus" else int(each)
         text = f"ask for {amount(kind, left)} in place of {amount(kind, want)}: {host.host.name} has no more left"
         yield option_of("resources", text, Edit("service", need.service, f"resources.{kind}", left), more=1 - left / want)
-    grown = round(getattr(host.host.capacity, kind) + want - have, 6)
-    text = f"free {amount(kind, round(want - have, 6))} on {host.host.name}, or give it so much more"
-    yield option_of("capacity", text, Edit("host", host.host.name, f"capacity.{kind}", grown), more=(want - have) / max(want, 1))
+    yield more_room(host.host, kind, want - have, (want - have) / max(want, 1))
 
 
 def _port_options(host: HostState, need: Need, refusal: str, asked: frozenset[int]) -> Iterator[Option]:
@@ -46,14 +45,10 @@ def _port_options(host: HostState, need: Need, refusal: str, asked: frozenset[in
         yield option_of("port", text, Edit("service", need.service, "ports", free))
     busy = {*host.ports, *host.host.listening, *asked}
     idle = set(host.host.ports) - busy
-    taken = busy.union(host.host.ports)
-    first = max((*host.host.ports, 17999)) + 1
     missing = max(sum(number is None for _port, number in need.ports) - len(idle), 1)
-    beyond = (port for port in itertools.chain(range(first, 65536), range(18000, 65536)) if port not in taken)
-    fresh = list(itertools.islice(beyond, missing))
+    fresh = list(itertools.islice(beyond(host, asked), missing))
     if len(fresh) == missing and (free == need.ports or not idle):
-        text = f"widen fleet_ports of {host.host.name} by {len(fresh)}"
-        yield option_of("ports", text, Edit("host", host.host.name, "ports", (*host.host.ports, *fresh)))
+        yield more_ports(host.host, fresh)
 
 
 def _is_of(need: Need, name: str | None) -> bool:

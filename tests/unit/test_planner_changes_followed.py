@@ -42,7 +42,9 @@ def test_a_priority_is_not_told_where_a_gpu_would_have_to_change_for_the_room_of
 @pytest.mark.parametrize(("most", "hosts"), [(1, 8), (64, 1)])
 def test_more_hosts_share_their_gpus_as_policy_has_it(most: int, hosts: int) -> None:
     one = host(l40s(), modes=("shared",), shared_max=most)
-    asked = problem([one], [need("small", "shared", 500, replicas=most + 8)])
+    # The GPU that is there is full, however many may share it, and stays so.
+    needs = [need("large", "shared", 44_500, adopted=True), need("small", "shared", 2000, replicas=8)]
+    asked = problem([one], needs, [place("large", "0", mode="shared")])
     number = "a host of environment 'production' with" if hosts == 1 else f"{hosts} hosts of environment 'production', each with"
     (found,) = {sentence for each in proposals(asked) if "host" in (sentence := each.changes[0].sentence)}
     assert found == f"add {number} a free GPU that may be shared (l40s)"

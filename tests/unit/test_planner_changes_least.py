@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import typing as t
+
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
@@ -89,6 +91,38 @@ def test_a_new_host_is_like_the_one_that_more_may_share_whatever_the_order_of_ho
         host(l40s(0), modes=("shared",), shared_max=2),
         host(l40s(0, "h2"), name="h2", modes=("shared",), shared_max=8, shared_compute=10),
     )
-    told = [sentences(Problem(each, (need("a", "shared", 100, replicas=30),))) for each in (hosts, hosts[::-1])]
+    told = [sentences(Problem(each, (need("a", "shared", 5500, replicas=30),))) for each in (hosts, hosts[::-1])]
     assert told[0] == told[1]
     assert told[0][-1] == ["add 3 hosts of environment 'production', each with a free GPU that may be shared (l40s)"]
+
+
+PORTS: t.Any = (("http", None),)
+TIGHT: t.Any = {
+    "ports": (host(gpu(0), ports=(18000,)), "slice", {"ports": PORTS}),
+    "shared_max": (host(l40s(0), modes=("shared",), shared_max=1), "shared", {}),
+    "capacity": (host(l40s(0), modes=("shared",), capacity=Resources(2, None, None, None)), "shared", {"resources": Resources(2)}),
+}
+FOR_TWO = {
+    "ports": ["widen fleet_ports of h1 by 1", "widen fleet_ports of h1 by 2"],
+    "shared_max": ["raise fleet_shared_max of h1 to 2", "raise fleet_shared_max of h1 to 3"],
+    "capacity": ["free 2 cpus on h1, or give it so much more", "free 4 cpus on h1, or give it so much more"],
+}
+
+
+@pytest.mark.parametrize("what", TIGHT)
+def test_who_comes_second_is_told_what_a_host_lacks_for_both_and_not_to_buy_another_host(what: str) -> None:
+    there, isolation, asks = TIGHT[what]
+    several = Problem((there,), tuple(need(name, isolation, 5000, **asks) for name in "abc"))
+    assert [each[0] for each in sentences(several)] == FOR_TWO[what]
+
+
+@pytest.mark.parametrize("what", ["ports", "shared_max"])
+def test_each_replica_of_one_service_is_told_what_it_lacks_with_those_before_it(what: str) -> None:
+    there, isolation, asks = TIGHT[what]
+    alone = Problem((there,), (need("a", isolation, 5000, replicas=3, **asks),))
+    assert [each[0] for each in sentences(alone)] == FOR_TWO[what]
+
+
+def test_what_a_host_lacks_is_told_without_those_who_come_later() -> None:
+    several = Problem((host(gpu(0), ports=(18000,)),), tuple(need(name, "slice", 9000, ports=PORTS) for name in "abcd"))
+    assert [each[0] for each in sentences(several)] == [f"widen fleet_ports of h1 by {number}" for number in (1, 2, 3)]
