@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_at_once import AtOnce
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all import by_hosts, by_quotas
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import bound_by_quota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import AMOUNTS, enough, without_limit
@@ -52,7 +53,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import answered
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.trials import Key, Trials, waiting_in
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.trials import Key, waiting_in
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_place
 
 #: How many changes are tried for one service before a host is added.
@@ -61,8 +62,6 @@ TRIES: t.Final = 8
 ONE_MORE: t.Final = 3
 #: Work for all services together, in units of about ten microseconds of a controller's core.
 BUDGET: t.Final = 40_000
-#: Work for the smallest plan that looks at all who wait together.
-ONE_PLAN: t.Final = 1_600
 #: What holds only once the plan is carried out is told beside what holds at once where it costs so many times less.
 CHEAPER: t.Final = 2
 #: At most so many GPUs are added to find out how many it takes.
@@ -108,10 +107,6 @@ def propose(
     return [found[(each.service, each.replica)] for each in solution.unplaced]
 
 
-# Who has a place where a change is made at once, and the names of those who have none any more.
-_Early = tuple[set[Key], set[str]] | None
-
-
 # The binding cause of a need; (cause, what would take it away), the cheapest first; a host with room where only the site's rules bind.
 _Options = tuple[str, list[tuple[str, Option]], str]
 
@@ -143,7 +138,7 @@ class _Known:
     hosts: int = 1
 
 
-class Search(Trials):
+class Search(AtOnce):
     """The search of one solution's changes."""
 
     def __init__(
@@ -161,17 +156,11 @@ class Search(Trials):
         self.models = models
         # For seeing what changes do in the whole fleet, and not only where they are made.
         self.proving = budget // 4 if self.many else budget
-        # The problem before this plan is carried out, and the work for changes that are made to it at once.
-        self.given = problem
-        self.proving_at_once = 0 if self.many else budget // 4
         self.known: dict[Need, _Known] = {}
         self.ahead: dict[Need, tuple[_Options, int]] = {}
         self.movers: list[str] = []
-        # By edits: who has a place in the whole fleet after them, this plan being carried out before; by change: who has, if it is not.
+        # By edits: who has a place in the whole fleet after them.
         self.whole: dict[tuple[Edit, ...], set[Key] | None] = {}
-        self.early: dict[tuple[t.Any, ...], _Early] = {}
-        # Changes that hold only once this plan is carried out: for whom there is no other.
-        self.later: dict[Key, Change] = {}
         # By change, environment and priority: who has a place after it, and of them who had to leave another one.
         self.held: dict[tuple[t.Any, ...], tuple[set[Key], list[str]]] = {}
         # Of the service that is looked at: replicas that only wait for the others of their group.
@@ -457,40 +446,6 @@ class Search(Trials):
         if not (set(lost) <= set(change.lost) and wanted <= now):
             return None
         return (lost, pushed) if self.holds(change.said(lost, pushed), wanted) else None
-
-    def holds(self, change: Change, wanted: Set[Key]) -> bool:
-        """Does a change that serves these once this plan is carried out serve them as well where it is made at once, and nobody but who is
-        named has no place then? If not, it is kept for them, should there be no other.
-
-        Where less runs already, others may be served in their place. True where there is too much to do to find out.
-        """
-        return self._is_early(change, self._early(change), wanted)
-
-    def holding(self, change: Change, keys: Iterable[Key]) -> list[Key]:
-        """Those of the keys for whom a change :meth:`holds`, each by itself, in order."""
-        early = self._early(change)
-        return [key for key in sorted(keys) if self._is_early(change, early, {key})]
-
-    def _early(self, change: Change) -> _Early:
-        """Who is served where a change is made at once, and who loses a place by it; None where there is too much to do to find out."""
-        name = change.name
-        if name not in self.early:
-            problem = edited(self.given, change.edits)
-            # All who wait are looked at together, down to the GPU: the more there are, the longer for each.
-            work = ONE_PLAN + (waiting_in(problem) * sum(len(host.gpus) for host in problem.hosts)) ** 2 // 100
-            able = self.given.previous != self.now.previous and work <= self.proving_at_once
-            self.proving_at_once -= work if able else 0
-            then = {(place.service, place.replica) for place in make_plan(problem, words=False).placements} if able else set()
-            self.early[name] = (then, {f"{service}-{number}" for service, number in self.placed - then}) if able else None
-        return self.early[name]
-
-    def _is_early(self, change: Change, early: _Early, wanted: Set[Key]) -> bool:
-        """As :meth:`holds`."""
-        if early is None or (wanted <= early[0] and early[1] <= set(change.lost)):
-            return True
-        for key in wanted:
-            self.later.setdefault(key, change)
-        return False
 
     def _also(self, need: Need, change: Change, rest: Sequence[int]) -> set[int]:
         """Whom a change of the service's own manifest serves on other hosts than the one that it was tried on."""
