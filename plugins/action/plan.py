@@ -12,6 +12,7 @@ import typing as t
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, ask_fleet, check_papers, plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
@@ -64,6 +65,10 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     :raises FleetError: something is wrong; nothing is written then.
     """
     plans = arguments["plans"]
+    for name in ("plans", "manifests"):
+        # An empty path would be the directory that the command was typed in, with no last plans in it.
+        if not str(arguments[name]).strip():
+            raise FleetError("it is empty", field=f"fleet_{name}", hint="name the directory, or leave the variable out")
     if arguments.get("check_only"):
         return _checked(arguments)
     if arguments.get("what_if"):
@@ -71,9 +76,10 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     names = _names(arguments.get("explain") or ())
     fleet = os.path.join(plans, f"{FLEET}.yml")
     last_fleet = door.read_text_or_none(fleet)
+    manifests, last_plans = door.read_texts(arguments["manifests"]), door.last_plans(plans, FLEET)
     planned = plan_fleet(
-        door.read_texts(arguments["manifests"]),
-        door.last_plans(plans, FLEET),
+        manifests,
+        last_plans,
         arguments["hosts"],
         door.catalogue(),
         door.known_runtimes([*arguments["templates"], TEMPLATES]),
@@ -89,6 +95,9 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     result = _result(planned, arguments["hosts"])
     if result["unread"]:
         return result
+    if last_plans and not manifests:
+        nothing = f"{arguments['manifests']}: there is no manifest, so whatever runs is to be removed; is it the right directory?"
+        result["warnings"] = [nothing, *result["warnings"]]
     result.update(door.put(files, check_mode, diff))
     if arguments["fail_unplaced"] and planned.unplaced:
         lines = [f"{each['service']} replica {each['replica']}: {each['reason']}" for each in planned.unplaced]

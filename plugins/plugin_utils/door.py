@@ -120,7 +120,7 @@ def judge(variables: Mapping[str, Sequence[str]], record: str | None = None) -> 
 def yaml_files(directory: str | os.PathLike[str]) -> list[str]:
     """Paths of all ``*.yml`` and ``*.yaml`` below a directory, sorted; hidden files and directories are left out.
 
-    :raises FleetError: there is no such directory, it cannot be read, or a directory bears the name of a YAML file.
+    :raises FleetError: there is no such directory, it cannot be read, or a directory, a pipe or a device bears the name of a YAML file.
     """
     root = os.fspath(directory)
     if not os.path.isdir(root):
@@ -137,6 +137,9 @@ def yaml_files(directory: str | os.PathLike[str]) -> list[str]:
             if name.endswith((".yml", ".yaml")):  # passed over in silence, a service that was meant would be missing
                 raise FleetError("a directory, where its name promises a file", file=os.path.join(place, name), hint="rename or remove it")
         found.extend(os.path.join(place, name) for name in names if name.endswith((".yml", ".yaml")) and not name.startswith("."))
+    for path in found:
+        if os.path.exists(path) and not os.path.isfile(path):  # of a pipe nobody may ever write the end
+            raise FleetError("no regular file", file=path, hint="rename or remove it")
     return sorted(found)
 
 

@@ -14,7 +14,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import more_sharers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, named_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MOST_SHARED_COMPUTE, Need
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MOST_SHARED_COMPUTE, MOST_SHARERS, Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     ABOVE_ALL,
     LOSERS,
@@ -322,7 +322,7 @@ class Look:
             options += self._takers(self._fewest_sharers(need.priority))
         cause = self._word(going)
         if len(state.tenants) >= host.shared_max:
-            options.append(more_sharers(host, len(state.tenants) + 1))
+            options += [more_sharers(host, len(state.tenants) + 1)] if len(state.tenants) < MOST_SHARERS else []
             cause = "policy mode"
         elif 0 < state.memory_free < need.memory_mib:
             text = f"ask for {format_size(state.memory_free)} or less: {self.where} has no more left to share"

@@ -13,13 +13,13 @@ import typing as t
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MOST_SHARERS, Host, Need, Placement, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import Edit, Option, amount, option_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
 
 #: Kinds of options that are of such an amount.
 AMOUNTS: t.Final = frozenset({"ports", "shared_max", "capacity"})
-# As good as no limit.
+# Ports that are as good as no limit.
 _MANY: t.Final = 128
 # Of options of one kind the one for fewer is cheaper: what that counts for each one more, as ``option_of`` has it.
 _EACH: t.Final = 0.02
@@ -55,7 +55,7 @@ def without_limit(host: HostState, edit: Edit, asked: Set[int]) -> Edit:
     """The edit, which gives a host more of something, with as much as anybody could take."""
     if edit.field == "ports":
         return edit._replace(value=(*host.host.ports, *itertools.islice(beyond(host, asked), _MANY)))
-    return edit._replace(value=_MANY if edit.field == "shared_max" else None)
+    return edit._replace(value=MOST_SHARERS if edit.field == "shared_max" else None)
 
 
 def enough(host: HostState, edit: Edit, solution: Solution, before: Sequence[Placement], needs: Mapping[str, Need]) -> Option:

@@ -10,7 +10,7 @@ import json
 import re
 import sys
 import typing as t
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import GB_TOLERANCE_PERCENT, name_parts
@@ -27,6 +27,13 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
     require,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all, read_yaml
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest_parts import (
+    files_differ,
+    known_ports,
+    not_itself,
+    ports_agree,
+    targets_differ,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.runtime_rules import SPREADING, check_runtime
 
 SCHEMA = 1
@@ -197,10 +204,17 @@ def _has_less(profile: str, mib: int) -> bool:
 class Host(Strict):
     """Reserved on the host for each replica."""
 
-    cpus: float = Field(default=1.0, gt=0, description="CPU cores")
-    memory: Size = Field(default=2048, description="main memory", validate_default=False)
+    cpus: float = Field(default=1.0, ge=0.01, description="CPU cores")
+    memory: SomeSize = Field(default=2048, description="main memory", validate_default=False)
     shm: Size = Field(default=64, description="shared memory (/dev/shm)", validate_default=False)
     disk: Size = Field(default=0, description="space below the services directory", validate_default=False)
+
+    @model_validator(mode="after")
+    def _shm_is_memory(self) -> Host:
+        if "shm" in self.model_fields_set and self.shm > self.memory:
+            shm, all_ = memory.format_size(self.shm), memory.format_size(self.memory)
+            raise Wrong(f"{shm} are more than the {all_} of 'memory', of which they are a part", "ask for more memory, or less", "shm")
+        return self
 
 
 class Port(Strict):
@@ -448,53 +462,19 @@ class ManifestModel(Strict):
     def _agree(self) -> ManifestModel:
         if self.gpu.memory is None and self.gpu.profile is None and self.model is None:
             raise Wrong("nothing says how much GPU memory is needed", "add 'memory: 8 GiB', or a 'profile', or a 'model' block", "gpu")
-        _ports_agree(self.ports, self.health)
+        ports_agree(self.ports, self.health)
         if self.route is not None and self.route.port not in [port.name for port in self.ports]:
-            raise Wrong(f"there is no port named '{self.route.port}'", _known_ports(self.ports), "route", "port")
+            raise Wrong(f"there is no port named '{self.route.port}'", known_ports(self.ports), "route", "port")
         if self.rollout.warm_up is not None and self.health is None:
             raise Wrong("a warm-up request needs to know the port", "add 'health: {port: ...}'", "rollout", "warm_up")
         if self.lease is None and "lease" in self.model_fields_set:
             raise Wrong("it says nothing, so that no place would ever end", "write '{days: 14}', or leave 'lease' out", "lease")
-        _targets_differ(self.volumes)
-        _not_itself(self.service, self.placement)
+        targets_differ(self.volumes)
+        files_differ(self.weights)
+        not_itself(self.service, self.placement)
         if self.lifecycle == "managed":
             _can_be_rendered(self)
         return self
-
-
-def _ports_agree(ports: Sequence[Port], health: Health | None) -> None:
-    for field in ("name", "container", "host"):
-        seen: dict[object, int] = {}
-        for index, port in enumerate(ports):
-            value = getattr(port, field)
-            if value is not None and value in seen:
-                raise Wrong(f"'{value}' is already that of ports[{seen[value]}]", "give each port its own", "ports", index, field)
-            seen[value] = index
-    names = [port.name for port in ports]
-    if health is not None and health.port not in names:
-        raise Wrong(f"there is no port named '{health.port}'", _known_ports(ports), "health", "port")
-
-
-def _known_ports(ports: Sequence[Port]) -> str:
-    return f"write one of: {', '.join(port.name for port in ports)}" if ports else "add a port"
-
-
-def _not_itself(service: str, rules: PlacementRules) -> None:
-    for field in ("apart", "together"):
-        if service in getattr(rules, field):
-            hint = "write 'max_per_host: 1'" if field == "apart" else "write 'spread: pack', or name another service"
-            raise Wrong(f"'{service}' is this service itself", hint, "placement", field, getattr(rules, field).index(service))
-
-
-def _targets_differ(volumes: Sequence[Volume]) -> None:
-    """Compose mounts one thing at one place; it would say so only on the host."""
-    seen: dict[str, int] = {}
-    for index, volume in enumerate(volumes):
-        target = volume.target.rstrip("/")
-        if target in seen:
-            wrong = f"'{volume.target}' is already that of volumes[{seen[target]}]"
-            raise Wrong(wrong, "give each volume its own", "volumes", index, "target")
-        seen[target] = index
 
 
 def _can_be_rendered(manifest: ManifestModel) -> None:

@@ -25,7 +25,14 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MOST_SHARED_COMPUTE, Counted, Limit, Quota, Workspace
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    MOST_SHARED_COMPUTE,
+    MOST_SHARERS,
+    Counted,
+    Limit,
+    Quota,
+    Workspace,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import amount_words, limit_words
 
 # Variables of playbooks and roles that decide nothing here; listed so that a slip of the pen in their names is seen too.
@@ -210,7 +217,14 @@ class TeamLimits(BoardLimits):
     @model_validator(mode="after")
     def _each_word_once(self) -> TeamLimits:
         seen: dict[str, str] = {}
-        for word in self.models:
+        for word, limits in self.models.items():
+            if not word.strip():
+                raise Wrong("the name of a board is missing", "write a word of its catalogue id (a100)", "models", word)
+            for kind in ("memory", "slices", "gpus"):
+                own, all_ = getattr(limits, kind), getattr(self, kind)
+                if own is not None and all_ is not None and own > all_:
+                    wrong = f"{kind} of '{word}' are {own}, and it may have {all_} of all boards together"
+                    raise Wrong(wrong, f"lower these, or raise '{kind}'", "models", word, kind)
             other = seen.setdefault(word.lower(), word)
             if other != word:
                 raise Wrong(f"'{word}' and '{other}' are the same boards", "keep one of them", "models", word)
@@ -284,7 +298,7 @@ class Policy(Strict):
     fleet_data_classes: list[t.Annotated[str, AfterValidator(_name)]] = Field(default_factory=list)
     fleet_gpu_modes: list[Mode] = Field(default=["mig", "whole"])
     fleet_sharing: list[Sharing] = Field(default=["time-slice"])
-    fleet_shared_max: t.Annotated[Number, Field(ge=1, le=64)] = 4
+    fleet_shared_max: t.Annotated[Number, Field(ge=1, le=MOST_SHARERS)] = 4
     fleet_shared_reserve: Size = 1024
     fleet_shared_compute: float = Field(default=1.0, ge=1, le=MOST_SHARED_COMPUTE)
     fleet_gpu_layouts: list[Layout] = Field(default_factory=list)

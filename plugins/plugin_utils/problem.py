@@ -27,6 +27,8 @@ Nvlink = t.Literal["preferred", "required"]
 MODE_OF: dict[str, Mode] = {"slice": "mig", "exclusive": "whole", "shared": "shared"}
 # How often the compute of a shared GPU may be given away at most (fleet_shared_compute).
 MOST_SHARED_COMPUTE: t.Final = 10
+# How many may share a GPU at most (fleet_shared_max).
+MOST_SHARERS: t.Final = 64
 
 
 @dataclass(frozen=True)

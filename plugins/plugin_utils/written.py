@@ -42,6 +42,7 @@ def with_origin(error: FleetError, hosts: t.Any) -> FleetError:
 def origin_of(data: t.Any, field: str) -> str | None:
     """``FILE:LINE`` of a field (``fleet_gpu_layouts[0].slices``), or of the nearest thing around it. None where that is not known."""
     found: t.Any = None
+    whole = data
     while Origin is not None and field:
         tagged: tuple[t.Any, ...]
         if isinstance(data, Mapping):
@@ -49,8 +50,8 @@ def origin_of(data: t.Any, field: str) -> str | None:
             if not keys:
                 break
             key = max(keys, key=lambda one: len(str(one)))
-            field, data = field[len(str(key)) :].removeprefix("."), data[key]
-            tagged = (key, data)
+            field, first, data = field[len(str(key)) :].removeprefix("."), data is whole, data[key]
+            tagged = _of_variable(key, data) if first else (key, data)
         elif (index := _INDEX.match(field)) and isinstance(data, list) and int(index[1]) < len(data):
             field, data = field[index.end() :].removeprefix("."), data[int(index[1])]
             tagged = (data,)
@@ -60,3 +61,10 @@ def origin_of(data: t.Any, field: str) -> str | None:
     if found is None or not found.path:
         return None
     return f"{found.path}:{found.line_num}" if found.line_num else str(found.path)
+
+
+def _of_variable(name: t.Any, value: t.Any) -> tuple[t.Any, ...]:
+    """Whose tag says where a variable was written: of several files that have it, its name may be from one and its value from another."""
+    own, other = Origin.get_tag(name), Origin.get_tag(value)
+    same = own is not None and other is not None and own.path == other.path
+    return (name,) if same else (value,)

@@ -236,6 +236,29 @@ def test_bad_input_of_any_kind_writes_nothing(site: dict[str, t.Any], tmp_path: 
     assert files(tmp_path) == before
 
 
+@pytest.mark.parametrize("name", ["plans", "manifests"])
+def test_an_empty_path_is_refused_and_is_not_the_working_directory(
+    site: dict[str, t.Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FleetError, match=f"fleet_{name}: it is empty; name the directory, or leave the variable out"):
+        run({**site, name: ""}, check_mode=False, diff=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["manifests"]
+
+
+def test_a_warning_says_that_no_manifest_is_there_where_something_runs(site: dict[str, t.Any], tmp_path: Path) -> None:
+    run(site, check_mode=False, diff=False)
+    (tmp_path / "none").mkdir()
+    result = run({**site, "manifests": str(tmp_path / "none")}, check_mode=True, diff=False)
+    assert result["warnings"][0].startswith(f"{tmp_path / 'none'}: there is no manifest, so whatever runs is to be removed")
+
+
+def test_a_pipe_is_no_manifest(site: dict[str, t.Any], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "manifests" / "pipe.yml")
+    with pytest.raises(FleetError, match=r"pipe\.yml: no regular file; rename or remove it"):
+        run(site, check_mode=False, diff=False)
+
+
 def test_a_plan_of_a_host_that_is_not_here_is_left_alone(site: dict[str, t.Any], tmp_path: Path) -> None:
     run(site, check_mode=False, diff=False)
     before = files(tmp_path)

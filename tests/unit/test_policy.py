@@ -78,6 +78,15 @@ def test_everything_can_be_said() -> None:
         ),
         ({"fleet_shared_max": 0}, "host h1: fleet_shared_max: 0 is not right; it must be at least 1"),
         (
+            {"fleet_quotas": {"teams": {"claims": {"gpus": 4, "models": {"": {"gpus": 2}}}}}},
+            "host h1: fleet_quotas.teams.claims.models.: the name of a board is missing; write a word of its catalogue id (a100)",
+        ),
+        (
+            {"fleet_quotas": {"teams": {"claims": {"gpus": 4, "models": {"h100": {"gpus": 20}}}}}},
+            "host h1: fleet_quotas.teams.claims.models.h100.gpus: gpus of 'h100' are 20, and it may have 4 of all boards together;"
+            " lower these, or raise 'gpus'",
+        ),
+        (
             {"fleet_capacity": {"cpu": 4}},
             "host h1: fleet_capacity.cpu: unknown field 'cpu'; did you mean 'cpus'?",
         ),

@@ -90,3 +90,15 @@ def test_what_is_not_known_is_not_said(hosts: t.Any) -> None:
 def test_an_older_ansible_core_knows_nothing(policy: tuple[str, t.Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(written, "Origin", None)
     assert origin_of(policy[1], "fleet_moves") is None
+
+
+@knows
+def test_of_two_files_the_one_with_the_value_is_named(policy: tuple[str, t.Any], tmp_path: Path) -> None:
+    """A merged mapping has the name from the first file and the value from the last."""
+    _file, group = policy
+    path = tmp_path / "gpu-prod-02.yml"
+    path.write_text("fleet_environment: x\n\nfleet_moves: 99\n", encoding="utf-8")
+    host = DataLoader().load_from_file(str(path))
+    (name,) = (key for key in group if key == "fleet_moves")
+    assert origin_of({name: host["fleet_moves"]}, "fleet_moves") == f"{path}:3"
+    assert origin_of({name: None}, "fleet_moves") is None

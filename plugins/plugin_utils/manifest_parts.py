@@ -1,0 +1,64 @@
+# Copyright (c) 2026, gpuops.fleet contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Do the parts of a manifest agree with each other? What one of them says alone is checked where it is defined (``manifest.py``)."""
+
+from __future__ import annotations
+
+import posixpath
+import typing as t
+from collections.abc import Sequence
+
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Wrong
+
+if t.TYPE_CHECKING:
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Health, PlacementRules, Port, Volume, Weight
+
+
+def ports_agree(ports: Sequence[Port], health: Health | None) -> None:
+    """Each port has a name and numbers of its own, and the health check one of them. :raises Wrong: not so."""
+    for field in ("name", "container", "host"):
+        seen: dict[object, int] = {}
+        for index, port in enumerate(ports):
+            value = getattr(port, field)
+            if value is not None and value in seen:
+                raise Wrong(f"'{value}' is already that of ports[{seen[value]}]", "give each port its own", "ports", index, field)
+            seen[value] = index
+    names = [port.name for port in ports]
+    if health is not None and health.port not in names:
+        raise Wrong(f"there is no port named '{health.port}'", known_ports(ports), "health", "port")
+
+
+def known_ports(ports: Sequence[Port]) -> str:
+    """What to write where the name of a port is asked for."""
+    return f"write one of: {', '.join(port.name for port in ports)}" if ports else "add a port"
+
+
+def not_itself(service: str, rules: PlacementRules) -> None:
+    """No service is to be beside itself, or away from itself. :raises Wrong: it is."""
+    for field in ("apart", "together"):
+        if service in getattr(rules, field):
+            hint = "write 'max_per_host: 1'" if field == "apart" else "write 'spread: pack', or name another service"
+            raise Wrong(f"'{service}' is this service itself", hint, "placement", field, getattr(rules, field).index(service))
+
+
+def targets_differ(volumes: Sequence[Volume]) -> None:
+    """Compose mounts one thing at one place; it would say so only on the host. :raises Wrong: several are at one, or over everything."""
+    seen: dict[str, int] = {}
+    for index, volume in enumerate(volumes):
+        target = posixpath.normpath("/" + volume.target.lstrip("/"))
+        if target == "/":
+            raise Wrong("nothing can be mounted over the whole container", "name a directory in it", "volumes", index, "target")
+        if target in seen:
+            wrong = f"'{volume.target}' is already that of volumes[{seen[target]}]"
+            raise Wrong(wrong, "give each volume its own", "volumes", index, "target")
+        seen[target] = index
+
+
+def files_differ(weights: Sequence[Weight]) -> None:
+    """One path of the model store has one file. :raises Wrong: two checksums of it."""
+    seen: dict[str, int] = {}
+    for index, weight in enumerate(weights):
+        first = seen.setdefault(weight.path, index)
+        if weights[first].sha256 != weight.sha256:
+            raise Wrong(f"'{weight.path}' has another checksum in weights[{first}]", "keep the right one", "weights", index, "sha256")
