@@ -67,15 +67,21 @@ def fleet_hosts(
     reason, and ``reached: True`` if it answered. Their facts are those published last, and None where there are none.
     """
     result: dict[str, dict[str, t.Any]] = {}
+    down = {name: down_hosts(hostvars[name].get("fleet_down_hosts") or []) for name in names}
     try:
-        for name in names:
+        if (other := next((name for name in down if down[name] != down[min(down)]), None)) is not None:
+            wrong = f"it is not as on {min(down)}, and it is one for the whole site"
+            raise FleetError(
+                wrong, file=f"host {other}", field="fleet_down_hosts", hint="write it once, in group_vars/all or for gpu_hosts"
+            )
+        for name in down:
             variables = hostvars[name]
             sensed = (variables.get("ansible_facts") or {}).get("gpuops_fleet")
             plan = None
             if plans_dir is not None and os.path.exists(path := os.path.join(plans_dir, f"{name}.yml")):
                 plan = door.read_yaml_file(path).data
             absent: dict[str, t.Any] = {}
-            if name in down_hosts(variables.get("fleet_down_hosts") or []):
+            if name in down[name]:
                 absent["down"] = True
             elif reason := unread_reason(variables.get("__fleet_read")):
                 absent["unread"] = reason
