@@ -83,6 +83,8 @@ def test_the_filters_have_their_names() -> None:
 
 def test_hosts_that_are_down_are_down_for_the_whole_site(facts_dir: Path) -> None:
     known = {"a": {"fleet_down_hosts": ["b"]}, "b": {}}
-    with pytest.raises(AnsibleFilterError, match=r"^host b: fleet_down_hosts: it is not as on a, and it is one for the whole site; write it"):
+    with pytest.raises(
+        AnsibleFilterError, match=r"^host b: fleet_down_hosts: it is not as on a, and it is one for the whole site; write it"
+    ):
         fleet_hosts(["a", "b"], known, str(facts_dir))
     assert fleet_hosts(["a"], {"a": {"fleet_down_hosts": "b, c"}, "b": {}}, str(facts_dir))["a"]["facts"] == PUBLISHED

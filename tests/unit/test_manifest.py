@@ -408,30 +408,6 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
         {"image": f'"r/x@sha256:{DIGEST}\\n"'},
         "m/a.yml:6: image: it has a line break or a control character; write it in one line",
     ),
-    "no memory at all": (
-        {"host": "{memory: 0 MiB}"},
-        "m/a.yml:9: host.memory: it is nothing; write more than 0 MiB",
-    ),
-    "next to no CPU": (
-        {"host": "{cpus: 0.001}"},
-        "m/a.yml:9: host.cpus: 0.001 is not right; it must be at least 0.01",
-    ),
-    "more shared memory than memory": (
-        {"host": "{memory: 2 GiB, shm: 64 GiB}"},
-        "m/a.yml:9: host.shm: 64 GiB are more than the 2 GiB of 'memory', of which they are a part; ask for more memory, or less",
-    ),
-    "a volume over everything": (
-        {"volumes": "[{source: /a, target: /m/..}]"},
-        "m/a.yml:9: volumes[0].target: nothing can be mounted over the whole container; name a directory in it",
-    ),
-    "one place in two ways": (
-        {"volumes": "[{source: /a, target: /m}, {source: /b, target: //m/}]"},
-        "m/a.yml:9: volumes[1].target: '//m/' is already that of volumes[0]; give each volume its own",
-    ),
-    "one file with two checksums": (
-        {"weights": f"[{{path: a.bin, sha256: {'a' * 64}}}, {{path: a.bin, sha256: {'b' * 64}}}]"},
-        "m/a.yml:9: weights[1].sha256: 'a.bin' has another checksum in weights[0]; keep the right one",
-    ),
     "two lines": (
         {"volumes": '[{source: "a\\nb", target: /a}]'},
         "m/a.yml:9: volumes[0].source: it has a line break or a control character; write it in one line",
