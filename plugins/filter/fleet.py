@@ -16,11 +16,12 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.parents import FIELD 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.late import Late
 
 if t.TYPE_CHECKING:
-    from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, parents, views
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, parents, views, written
 else:
     door = Late("door")
     parents = Late("parents")
     views = Late("views")
+    written = Late("written")
 
 # What ansible-core says of a module that broke before it could say why; the last line of its standard error has the reason.
 _SAYS_NOTHING = re.compile("MODULE FAILURE|stdout/stderr|deserialization failed")
@@ -69,11 +70,8 @@ def fleet_hosts(
     result: dict[str, dict[str, t.Any]] = {}
     down = {name: down_hosts(hostvars[name].get("fleet_down_hosts") or []) for name in names}
     try:
-        if (other := next((name for name in down if down[name] != down[min(down)]), None)) is not None:
-            wrong = f"it is not as on {min(down)}, and it is one for the whole site"
-            raise FleetError(
-                wrong, file=f"host {other}", field="fleet_down_hosts", hint="write it once, in group_vars/all or for gpu_hosts"
-            )
+        if (wrong := written.one_for_all("fleet_down_hosts", down)) is not None:
+            raise wrong
         for name in down:
             variables = hostvars[name]
             sensed = (variables.get("ansible_facts") or {}).get("gpuops_fleet")

@@ -17,7 +17,7 @@ from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_at_once import AtOnce
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all import by_hosts, by_quotas
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import bound_by_quota
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import refused_by_quota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import AMOUNTS, enough, without_limit
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import Asked, Kinds, gpus_of, host_with, words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
@@ -58,7 +58,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_pla
 
 #: How many changes are tried for one service before a host is added.
 TRIES: t.Final = 8
-#: For so many replicas of a service each is told what the quota lacks for it and those before; further ones, what all lack.
+#: For so many replicas of a service each is told what a quota or a host lacks for it and those before; further ones, what all lack.
 ONE_MORE: t.Final = 3
 #: Work for all services together, in units of about ten microseconds of a controller's core.
 BUDGET: t.Final = 40_000
@@ -515,7 +515,7 @@ class Search(AtOnce):
         asked = self.kinds.otherwise(need) if known.board is None else Asked(need, known.board)
         if asked is None:
             return best
-        if asked.board[0] is not None and bound_by_quota(self.scene.fleet, asked.need):
+        if asked.board[0] is not None and refused_by_quota(self.scene.fleet, asked.need):
             return best  # On hosts like those that there are it would count as much.
         more = partial(self.more_hosts, asked.need, asked.board)
         low, count = known.hosts - 1, known.hosts

@@ -321,7 +321,7 @@ def _kinds_of_gpus(case: Case) -> list[GpuState]:
     return known[asked]
 
 
-def bound_by_quota(fleet: Fleet, need: Need) -> bool:
+def refused_by_quota(fleet: Fleet, need: Need) -> bool:
     """Does the team's quota leave no place for one more replica on any board, whatever else there is?"""
     debits = [fleet.books.refusal(need.team, charge) for charge in fleet.charges(need)]
     return bool(debits) and all(debit is not None and not debit.lent for debit in debits)
@@ -329,7 +329,7 @@ def bound_by_quota(fleet: Fleet, need: Need) -> bool:
 
 def _help_quota(case: Case) -> Iterator[str]:
     """A quota that leaves it no place on any board: nothing else would help."""
-    if bound_by_quota(case.fleet, case.need):
+    if refused_by_quota(case.fleet, case.need):
         yield f"raise what fleet_quotas gives to {case.need.team}"
 
 

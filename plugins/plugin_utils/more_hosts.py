@@ -101,9 +101,10 @@ class Kinds:
         """
         asked = (need.environment, need.count if must_join(need) else 0)
         if asked not in self._known:
-            here = [host for host in self._problem.hosts if host.environment == need.environment]
+            hosts = sorted(self._problem.hosts, key=_narrowness)
+            here = [host for host in hosts if host.environment == need.environment]
             # Of an environment that no host has, the first may be like any.
-            own = [(host, gpu) for host in here or self._problem.hosts for gpu in host.gpus]
+            own = [(host, gpu) for host in here or hosts for gpu in host.gpus]
             self._known[asked] = [*_kinds(own, asked[1]), *_kinds([(None, gpu) for gpu in self._more], asked[1])]
         refused: Kind | None = None
         for host, gpu in self._known[asked]:
@@ -132,20 +133,17 @@ class Kinds:
 
 
 def _kinds(several: Sequence[Kind], joined: int) -> list[Kind]:
-    """A GPU of each kind that NVLink joins with so many others, the smallest kind first; of the host whose policy lets most share it."""
+    """The first GPU of each kind that NVLink joins with so many others, the smallest kind first."""
     kinds: dict[tuple[int, str], Kind] = {}
     for host, gpu in several:
         if not joined or width(gpu) >= joined:
-            known = kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
-            if known[0] is not host and _narrowness(host) < _narrowness(known[0]):
-                kinds[gpu.memory_mib, gpu.board] = host, gpu
+            kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))
     return [kinds[kind] for kind in sorted(kinds)]
 
 
-def _narrowness(host: Host | None) -> tuple[t.Any, ...]:
-    """The order of hosts that a new one could be like: by what it would have of them, never by their names or the order of the input."""
-    if host is None:
-        return ()
+def _narrowness(host: Host) -> tuple[t.Any, ...]:
+    """The order of hosts that a new one could be like, those first whose policy lets most share: by what it would have of them, never by
+    their names or the order of the input."""
     return (-host.shared_max, host.shared_reserve_mib, -host.shared_compute, -len(host.ports), host.ports[:1], host.modes)
 
 

@@ -34,6 +34,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Workspace,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import amount_words, limit_words
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.written import one_for_all
 
 # Variables of playbooks and roles that decide nothing here; listed so that a slip of the pen in their names is seen too.
 OTHER_VARIABLES = frozenset(
@@ -201,6 +202,10 @@ class Reserve(Strict):
     disk: Size = 10240
 
 
+# What a quota limits, in the order in which it is told.
+COUNTED: tuple[Counted, ...] = ("memory", "slices", "gpus")
+
+
 class BoardLimits(Strict):
     """What a team may have on boards of one kind."""
 
@@ -215,15 +220,15 @@ class TeamLimits(BoardLimits):
     models: dict[str, BoardLimits] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _each_word_once(self) -> TeamLimits:
+    def _boards_agree(self) -> TeamLimits:
         seen: dict[str, str] = {}
         for word, limits in self.models.items():
             if not word.strip():
                 raise Wrong("the name of a board is missing", "write a word of its catalogue id (a100)", "models", word)
-            for kind in ("memory", "slices", "gpus"):
-                own, all_ = getattr(limits, kind), getattr(self, kind)
-                if own is not None and all_ is not None and own > all_:
-                    wrong = f"{kind} of '{word}' are {own}, and it may have {all_} of all boards together"
+            for kind in COUNTED:
+                own, total = getattr(limits, kind), getattr(self, kind)
+                if own is not None and total is not None and own > total:
+                    wrong = f"these are {limit_words((kind, word), own)}, and of all together it may have {amount_words((kind, ''), total)}"
                     raise Wrong(wrong, f"lower these, or raise '{kind}'", "models", word, kind)
             other = seen.setdefault(word.lower(), word)
             if other != word:
@@ -276,9 +281,8 @@ class Quotas(Strict):
 
 def limits_of(said: TeamLimits) -> tuple[Limit, ...]:
     """A quota as the planner counts it."""
-    counted: tuple[Counted, ...] = ("memory", "slices", "gpus")
     parts: list[tuple[str, BoardLimits]] = [("", said), *sorted(said.models.items())]
-    found = ((kind, getattr(limits, kind), board) for board, limits in parts for kind in counted)
+    found = ((kind, getattr(limits, kind), board) for board, limits in parts for kind in COUNTED)
     return tuple(Limit(kind, most, board.lower()) for kind, most, board in found if most is not None)
 
 
@@ -348,15 +352,9 @@ def site_policy(policies: Mapping[str, Policy]) -> SitePolicy:
     """
     if not policies:
         return SitePolicy()
-    first = min(policies)
-    errors = []
-    for name in SITE_VARIABLES:
-        others = [host for host in sorted(policies) if getattr(policies[host], name) != getattr(policies[first], name)]
-        if others:
-            wrong = f"it is not as on {first}, and it is one for the whole site"
-            errors.append(FleetError(wrong, file=f"host {others[0]}", field=name, hint="write it once, in group_vars/all or for gpu_hosts"))
-    raise_all(errors)
-    said = policies[first]
+    found = (one_for_all(name, {host: getattr(policy, name) for host, policy in policies.items()}) for name in SITE_VARIABLES)
+    raise_all([error for error in found if error is not None])
+    said = policies[min(policies)]
     teams, spaces = said.fleet_quotas.teams, said.fleet_quotas.workspaces
     return SitePolicy(
         tuple(Quota(team, limits_of(quota), quota.workspace, quota.borrow, quota.lend) for team, quota in sorted(teams.items())),

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where a host's variable was written: errors name the host and the variable, which any of a dozen files of an inventory may hold."""
+"""Errors of hosts' variables: they name the host and the variable, and where it was written, which any of a dozen files may hold."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ with contextlib.suppress(ImportError):
 
 _OF_HOSTS = re.compile(r"hosts? ([^,]+?)(?:,.*| and .*)?")
 _INDEX = re.compile(r"\[([0-9]+)\]")
+
+
+def one_for_all(name: str, values: Mapping[str, object]) -> FleetError | None:
+    """What is wrong where hosts, each with its value, say different things of what is one for the whole site; None where they do not."""
+    first = min(values, default="")
+    other = min((host for host in values if values[host] != values[first]), default=None)
+    if other is None:
+        return None
+    wrong = f"it is not as on {first}, and it is one for the whole site"
+    return FleetError(wrong, file=f"host {other}", field=name, hint="write it once, in group_vars/all or for gpu_hosts")
 
 
 def with_origin(error: FleetError, hosts: t.Any) -> FleetError:

@@ -83,8 +83,13 @@ def test_everything_can_be_said() -> None:
         ),
         (
             {"fleet_quotas": {"teams": {"claims": {"gpus": 4, "models": {"h100": {"gpus": 20}}}}}},
-            "host h1: fleet_quotas.teams.claims.models.h100.gpus: gpus of 'h100' are 20, and it may have 4 of all boards together;"
+            "host h1: fleet_quotas.teams.claims.models.h100.gpus: these are 20 whole GPUs on h100, and of all together it may have 4;"
             " lower these, or raise 'gpus'",
+        ),
+        (
+            {"fleet_quotas": {"teams": {"claims": {"memory": "8 GiB", "models": {"h100": {"memory": "80 GiB"}}}}}},
+            "host h1: fleet_quotas.teams.claims.models.h100.memory: these are 80 GiB of GPU memory on h100, and of all together it may"
+            " have 8 GiB; lower these, or raise 'memory'",
         ),
         (
             {"fleet_capacity": {"cpu": 4}},
