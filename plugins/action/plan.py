@@ -69,6 +69,9 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         # An empty path would be the directory that the command was typed in, with no last plans in it.
         if not str(arguments[name]).strip():
             raise FleetError("it is empty", field=f"fleet_{name}", hint="name the directory, or leave the variable out")
+    if isinstance(arguments.get("what_if"), str) and not arguments["what_if"].strip():
+        # A question that a pipeline left empty would be answered by writing plans.
+        raise FleetError("it is empty", field="fleet_what_if", hint="ask a question, name a file with one, or leave the variable out")
     if arguments.get("check_only"):
         return _checked(arguments)
     if arguments.get("what_if"):

@@ -49,6 +49,7 @@ __all__ = [
     "check",
     "describe",
     "model_validator",
+    "not_left_empty",
     "parse_size",
     "require",
 ]
@@ -99,6 +100,13 @@ class Strict(BaseModel):
     """Base of everything that is checked: unknown fields are errors, nothing is converted silently."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+def not_left_empty(part: BaseModel, *fields: str) -> None:
+    """Where nothing means "no limit" or "not at all", an empty line may not say it. :raises Wrong: one of the fields is written so."""
+    for field in fields:
+        if field in part.model_fields_set and getattr(part, field) is None:
+            raise Wrong("nothing is written there", f"write what it shall be, or leave '{field}' out", field)
 
 
 def require() -> None:

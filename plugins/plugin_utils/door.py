@@ -26,6 +26,7 @@ if t.TYPE_CHECKING:
 
 # No file of people or of ours comes near; what does was named by mistake.
 MAX_BYTES = 8 * 1024 * 1024
+_YAML = (".yml", ".yaml")
 
 DATA = Path(__file__).resolve().parent / "data"
 
@@ -118,7 +119,7 @@ def judge(variables: Mapping[str, Sequence[str]], record: str | None = None) -> 
 
 
 def yaml_files(directory: str | os.PathLike[str]) -> list[str]:
-    """Paths of all ``*.yml`` and ``*.yaml`` below a directory, sorted; hidden files and directories are left out.
+    """Paths of all ``*.yml`` and ``*.yaml``, in whatever case, below a directory, sorted; hidden files and directories are left out.
 
     :raises FleetError: there is no such directory, it cannot be read, or a directory, a pipe or a device bears the name of a YAML file.
     """
@@ -134,9 +135,9 @@ def yaml_files(directory: str | os.PathLike[str]) -> list[str]:
     for place, directories, names in os.walk(root, onerror=refuse):
         directories[:] = [name for name in directories if not name.startswith(".")]
         for name in sorted(directories):
-            if name.endswith((".yml", ".yaml")):  # passed over in silence, a service that was meant would be missing
+            if name.lower().endswith(_YAML):  # passed over in silence, a service that was meant would be missing
                 raise FleetError("a directory, where its name promises a file", file=os.path.join(place, name), hint="rename or remove it")
-        found.extend(os.path.join(place, name) for name in names if name.endswith((".yml", ".yaml")) and not name.startswith("."))
+        found.extend(os.path.join(place, name) for name in names if name.lower().endswith(_YAML) and not name.startswith("."))
     for path in found:
         if os.path.exists(path) and not os.path.isfile(path):  # of a pipe nobody may ever write the end
             raise FleetError("no regular file", file=path, hint="rename or remove it")

@@ -198,10 +198,26 @@ class _Facts(_Part):
 
     @model_validator(mode="after")
     def _each_gpu_once(self) -> _Facts:
-        seen: dict[str, int] = {}
+        for field, name in (("uuid", "UUID"), ("pci", "PCI address")):
+            seen: dict[str, int] = {}
+            for index, gpu in enumerate(self.gpus):
+                value = getattr(gpu, field)
+                if value is not None and seen.setdefault(value, index) != index:
+                    raise Wrong(f"'{value}' is the {name} of gpus[{seen[value]}] already", _HINT, "gpus", index, field)
+        return self
+
+    @model_validator(mode="after")
+    def _slices_are_on_the_board(self) -> _Facts:
         for index, gpu in enumerate(self.gpus):
-            if gpu.uuid is not None and seen.setdefault(gpu.uuid, index) != index:
-                raise Wrong(f"'{gpu.uuid}' is the UUID of gpus[{seen[gpu.uuid]}] already", _HINT, "gpus", index, "uuid")
+            if gpu.mig is None or gpu.mig.geometry is None:
+                continue
+            geometry = self.geometries.get(gpu.mig.geometry)
+            if geometry is None:
+                raise Wrong(f"'{gpu.mig.geometry}' is none of the geometries", _HINT, "gpus", index, "mig", "geometry")
+            for number, instance in enumerate(gpu.mig.instances or ()):
+                if instance.start >= geometry.memory_slices:
+                    wrong = f"the board has {geometry.memory_slices} memory slices, from 0"
+                    raise Wrong(wrong, _HINT, "gpus", index, "mig", "instances", number, "start")
         return self
 
 

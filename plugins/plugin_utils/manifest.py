@@ -24,6 +24,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
     Wrong,
     check,
     model_validator,
+    not_left_empty,
     require,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all, read_yaml
@@ -32,6 +33,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest_parts import
     known_ports,
     not_itself,
     ports_agree,
+    some_board_is_left,
     targets_differ,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.runtime_rules import SPREADING, check_runtime
@@ -62,6 +64,8 @@ MOST_TOKENS = 10**10
 MOST_REQUESTS = 10**6
 # Numbers of 16 bytes are the widest that any hardware computes with.
 MOST_BYTES = 16
+# Seconds that anything of a start or a rollout may take: a day. What takes longer is a unit taken for another.
+MOST_SECONDS = 86400
 # A lease is of 366 days at most; what is extended ends no later than so many days from then, and its notice cannot come before.
 MOST_LEASE_DAYS = 366
 
@@ -180,19 +184,11 @@ class Gpu(Strict):
             raise Wrong("one GPU is joined with nobody", "write a 'count' of 2 or more, or no nvlink", "nvlink")
         if self.compute is not None and self.isolation == "exclusive":
             raise Wrong("a whole GPU has all of its compute", "leave 'compute' out, or choose 'slice' or 'shared'", "compute")
-        self._some_board_is_left()
+        some_board_is_left(self.models, self.not_models)
         if self.profile is not None and self.memory is not None and _has_less(self.profile, self.memory):
             wrong = f"{memory.format_size(self.memory)} is more than a slice {self.profile} has"
             raise Wrong(wrong, "ask for less, or for a larger profile, or leave one of the two out", "memory")
         return self
-
-    def _some_board_is_left(self) -> None:
-        """Words are parts of names: whatever has 'a100-sxm4' in its name has 'a100' too."""
-        never = [word.lower() for word in self.not_models]
-        if self.models and all(any(no in word.lower() for no in never) for word in self.models):
-            at = next(index for index, no in enumerate(never) if no in self.models[0].lower())
-            wrong = f"'{self.not_models[at]}' takes away what 'models' allows, and no board is left"
-            raise Wrong(wrong, "take it out of one of 'models' and 'not_models'", "not_models", at)
 
 
 def _has_less(profile: str, mib: int) -> bool:
@@ -230,10 +226,10 @@ class Health(Strict):
 
     port: str = Field(description="name of one of the ports")
     path: WebPath = "/health"
-    start_period: int = Field(default=60, ge=0, description="seconds until a failed check counts")
-    interval: int = Field(default=30, ge=1, description="seconds from one check to the next")
-    timeout: int = Field(default=10, ge=1, description="seconds that an answer may take")
-    retries: int = Field(default=3, ge=1, description="failed checks in a row that make it unhealthy")
+    start_period: int = Field(default=60, ge=0, le=MOST_SECONDS, description="seconds until a failed check counts")
+    interval: int = Field(default=30, ge=1, le=MOST_SECONDS, description="seconds from one check to the next")
+    timeout: int = Field(default=10, ge=1, le=MOST_SECONDS, description="seconds that an answer may take")
+    retries: int = Field(default=3, ge=1, le=1000, description="failed checks in a row that make it unhealthy")
 
 
 class Volume(Strict):
@@ -352,7 +348,7 @@ class Route(Strict):
         default_factory=list, max_length=100, description="teams whose keys are let in; the service's own team always is"
     )
     rate: int | None = Field(default=None, ge=1, description="requests a minute that one team may send; the platform's default if left out")
-    timeout: int = Field(default=60, ge=1, le=86400, description="seconds that an answer may take")
+    timeout: int = Field(default=60, ge=1, le=MOST_SECONDS, description="seconds that an answer may take")
 
 
 class PlacementRules(Strict):
@@ -372,6 +368,7 @@ class PlacementRules(Strict):
 
     @model_validator(mode="after")
     def _agree(self) -> PlacementRules:
+        not_left_empty(self, "max_per_host", "max_per_gpu")
         for index, service in enumerate(self.together):
             if service in self.apart:
                 raise Wrong(f"'{service}' is to be apart and together", "take it out of one of the two", "together", index)
@@ -386,7 +383,7 @@ class WarmUp(Strict):
     body: str = ""
     content_type: Line = "application/json"
     status: int = Field(default=200, ge=100, le=599)
-    timeout: int = Field(default=60, ge=1, description="seconds that the answer may take")
+    timeout: int = Field(default=60, ge=1, le=MOST_SECONDS, description="seconds that the answer may take")
 
 
 class Rollout(Strict):
@@ -396,9 +393,13 @@ class Rollout(Strict):
         default="auto", description="auto: the new version proves itself beside the old one where there is room for both"
     )
     keep_room: bool = Field(default=False, description="room for that is kept free on each host with a replica of the service")
-    timeout: int = Field(default=600, ge=1, description="seconds until a new version that does not become healthy has failed")
-    settle: int = Field(default=10, ge=0, description="seconds that it has to stay healthy")
-    drain: int = Field(default=30, ge=0, description="seconds that requests in progress get to end before the old version is stopped")
+    timeout: int = Field(
+        default=600, ge=1, le=MOST_SECONDS, description="seconds until a new version that does not become healthy has failed"
+    )
+    settle: int = Field(default=10, ge=0, le=MOST_SECONDS, description="seconds that it has to stay healthy")
+    drain: int = Field(
+        default=30, ge=0, le=MOST_SECONDS, description="seconds that requests in progress get to end before the old version is stopped"
+    )
     keep: int = Field(default=5, ge=1, le=50, description="versions kept on the host for a rollback")
     warm_up: WarmUp | None = None
 
@@ -410,6 +411,12 @@ class LeaseNeed(Strict):
     notice_hours: float = Field(default=24, ge=0, le=24 * MOST_LEASE_DAYS, description="how long before its end the notice is given")
     idle_minutes: int | None = Field(default=None, ge=5, description="it ends earlier when its GPU was idle for so long")
     idle_below: float = Field(default=0.05, gt=0, lt=1, description="share of the GPU's time below which it is idle")
+
+    @model_validator(mode="after")
+    def _idle_for_so_long(self) -> LeaseNeed:
+        if "idle_below" in self.model_fields_set and self.idle_minutes is None:
+            raise Wrong("nothing says for how long it has to be idle", "add 'idle_minutes: 60', or leave it out", "idle_below")
+        return self
 
 
 class Needs(Strict):
@@ -462,6 +469,7 @@ class ManifestModel(Strict):
     def _agree(self) -> ManifestModel:
         if self.gpu.memory is None and self.gpu.profile is None and self.model is None:
             raise Wrong("nothing says how much GPU memory is needed", "add 'memory: 8 GiB', or a 'profile', or a 'model' block", "gpu")
+        not_left_empty(self, "health", "route")
         ports_agree(self.ports, self.health)
         if self.route is not None and self.route.port not in [port.name for port in self.ports]:
             raise Wrong(f"there is no port named '{self.route.port}'", known_ports(self.ports), "route", "port")

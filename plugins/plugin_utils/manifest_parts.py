@@ -34,6 +34,15 @@ def known_ports(ports: Sequence[Port]) -> str:
     return f"write one of: {', '.join(port.name for port in ports)}" if ports else "add a port"
 
 
+def some_board_is_left(models: Sequence[str], not_models: Sequence[str]) -> None:
+    """Words are parts of names: whatever has 'a100-sxm4' in its name has 'a100' too. :raises Wrong: no board is left."""
+    never = [word.lower() for word in not_models]
+    if models and all(any(no in word.lower() for no in never) for word in models):
+        at = next(index for index, no in enumerate(never) if no in models[0].lower())
+        wrong = f"'{not_models[at]}' takes away what 'models' allows, and no board is left"
+        raise Wrong(wrong, "take it out of one of 'models' and 'not_models'", "not_models", at)
+
+
 def not_itself(service: str, rules: PlacementRules) -> None:
     """No service is to be beside itself, or away from itself. :raises Wrong: it is."""
     for field in ("apart", "together"):

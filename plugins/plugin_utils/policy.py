@@ -22,6 +22,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
     check,
     describe,
     model_validator,
+    not_left_empty,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
@@ -110,6 +111,9 @@ def _name(value: str) -> str:
     if not _NAME.fullmatch(value):
         raise Wrong(f"'{value}' is not a name", "use 2 to 63 of a-z, 0-9 and '-'; start with a letter, end with a letter or digit")
     return value
+
+
+Named = t.Annotated[str, AfterValidator(_name)]
 
 
 def parse_ports(value: object) -> tuple[int, ...]:
@@ -213,6 +217,11 @@ class BoardLimits(Strict):
     slices: int | None = Field(default=None, ge=0, le=MOST_COUNTED, description="memory slices of boards that MIG has cut")
     gpus: int | None = Field(default=None, ge=0, le=MOST_COUNTED, description="whole GPUs")
 
+    @model_validator(mode="after")
+    def _each_says_something(self) -> BoardLimits:
+        not_left_empty(self, *COUNTED)
+        return self
+
 
 class TeamLimits(BoardLimits):
     """What a team or a workspace may have in all, and on boards whose catalogue id has a word in it."""
@@ -255,7 +264,7 @@ class Quotas(Strict):
     """Quotas of the whole site."""
 
     workspaces: dict[str, TeamLimits] = Field(default_factory=dict)
-    teams: dict[str, TeamQuota] = Field(default_factory=dict)
+    teams: dict[Named, TeamQuota] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _agree(self) -> Quotas:
@@ -272,6 +281,12 @@ class Quotas(Strict):
                 key = (quota.workspace, limit.counted, limit.board)
                 total[key] = total.get(key, 0) + limit.most
                 most = have.get(key[1:])
+                whole = have.get((limit.counted, ""))
+                if limit.board and whole is not None and limit.most > whole:
+                    wrong = (
+                        f"these are {limit_words(key[1:], limit.most)}, and its workspace has {amount_words((limit.counted, ''), whole)}"
+                    )
+                    raise Wrong(wrong, "lower these, or raise that of the workspace", "teams", team)
                 if most is not None and total[key] > most:
                     sum_of = limit_words(key[1:], total[key])
                     wrong = f"the quotas of workspace '{quota.workspace}' are {sum_of} by here, and it has {amount_words(key[1:], most)}"
@@ -297,9 +312,9 @@ Number = t.Annotated[int, BeforeValidator(_number)]
 class Policy(Strict):
     """The variables that a plan depends on."""
 
-    fleet_environment: t.Annotated[str, AfterValidator(_name)]
+    fleet_environment: Named
     fleet_pool: str = "default"
-    fleet_data_classes: list[t.Annotated[str, AfterValidator(_name)]] = Field(default_factory=list)
+    fleet_data_classes: list[Named] = Field(default_factory=list)
     fleet_gpu_modes: list[Mode] = Field(default=["mig", "whole"])
     fleet_sharing: list[Sharing] = Field(default=["time-slice"])
     fleet_shared_max: t.Annotated[Number, Field(ge=1, le=MOST_SHARERS)] = 4
@@ -313,6 +328,14 @@ class Policy(Strict):
     fleet_quotas: Quotas = Field(default_factory=Quotas)
     fleet_moves: t.Annotated[Number, Field(ge=0, le=8)] = 3
     fleet_preemption: t.Literal["none", "lower"] = "none"
+
+    @model_validator(mode="after")
+    def _some_way_of_sharing(self) -> Policy:
+        if "shared" in self.fleet_gpu_modes and not self.fleet_sharing:
+            raise Wrong(
+                "fleet_gpu_modes has 'shared', and no way of sharing is allowed", "write [time-slice], [mps] or both", "fleet_sharing"
+            )
+        return self
 
 
 def read_policy(host: str, variables: Mapping[str, t.Any]) -> Policy:

@@ -17,6 +17,8 @@ if t.TYPE_CHECKING:
 SPREADING = frozenset({"vllm", "sglang", "llama-cpp"})
 # Runtimes of which two at once would not be two versions of one service: they work on the same files.
 ALONE = frozenset({"batch", "notebook"})
+# Runtimes whose templates are the collection's: a site's own may read whatever it likes.
+_OURS = SPREADING | ALONE | {"http", "triton", "speech"}
 _TENSOR_PARALLEL = ("vllm", "sglang")
 # A token in the environment, or arguments that would take the place of the one in the secret's file.
 _NOTEBOOK_ENV = ("JUPYTER_TOKEN", "JUPYTER_TOKEN_FILE", "NOTEBOOK_ARGS")
@@ -48,6 +50,9 @@ def _check_block(manifest: ManifestModel) -> None:
     block = "model" if manifest.runtime in SPREADING else manifest.runtime if manifest.runtime in ("triton", "speech") else None
     if block is not None and getattr(manifest, block) is None:
         raise Wrong(f"the runtime '{manifest.runtime}' serves a model, and none is given", f"add a '{block}' block", "runtime")
+    for other in ("triton", "speech"):
+        if manifest.runtime in _OURS and other != block and getattr(manifest, other) is not None:
+            raise Wrong(f"the runtime '{manifest.runtime}' does not read it", f"leave it out, or write 'runtime: {other}'", other)
 
 
 def share_heads(heads: int, gpus: int) -> bool:

@@ -34,6 +34,30 @@ WRONG = {
         {"weights": f"[{{path: a.bin, sha256: {'a' * 64}}}, {{path: a.bin, sha256: {'b' * 64}}}]"},
         "m/a.yml:9: weights[1].sha256: 'a.bin' has another checksum in weights[0]; keep the right one",
     ),
+    "no health check written": (
+        {"health": "null"},
+        "m/a.yml:9: health: nothing is written there; write what it shall be, or leave 'health' out",
+    ),
+    "no limit written": (
+        {"placement": "{max_per_host: }"},
+        "m/a.yml:9: placement.max_per_host: nothing is written there; write what it shall be, or leave 'max_per_host' out",
+    ),
+    "idle for nobody knows how long": (
+        {"lease": "{days: 3, idle_below: 0.1}"},
+        "m/a.yml:9: lease.idle_below: nothing says for how long it has to be idle; add 'idle_minutes: 60', or leave it out",
+    ),
+    "a block of another runtime": (
+        {
+            "runtime": "speech",
+            "speech": "{model: whisper}",
+            "triton": "{path: a, inputs: [{name: i, type: FP32, dims: [1]}], outputs: [{name: o, type: FP32, dims: [1]}]}",
+        },
+        "m/a.yml:10: triton: the runtime 'speech' does not read it; leave it out, or write 'runtime: triton'",
+    ),
+    "milliseconds taken for seconds": (
+        {"rollout": "{timeout: 600000}"},
+        "m/a.yml:9: rollout.timeout: 600000 is not right; it must be at most 86400",
+    ),
 }
 
 

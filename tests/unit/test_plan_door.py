@@ -246,6 +246,18 @@ def test_an_empty_path_is_refused_and_is_not_the_working_directory(
     assert [path.name for path in tmp_path.iterdir()] == ["manifests"]
 
 
+def test_an_empty_question_is_refused_and_is_no_plan(site: dict[str, t.Any], tmp_path: Path) -> None:
+    with pytest.raises(FleetError, match=r"^fleet_what_if: it is empty; ask a question, name a file with one, or leave the variable out$"):
+        run({**site, "what_if": " "}, check_mode=False, diff=False)
+    assert not (tmp_path / "plans").exists()
+
+
+def test_a_yaml_file_is_read_in_whatever_case_its_name_ends(site: dict[str, t.Any], tmp_path: Path) -> None:
+    folder = tmp_path / "manifests" / "claims"
+    (folder / "receipt-ocr.yml").rename(folder / "receipt-ocr.YML")
+    assert {line["service"] for line in run(site, check_mode=True, diff=False)["plans"]["h1"]["services"]} == {"receipt-ocr"}
+
+
 def test_a_warning_says_that_no_manifest_is_there_where_something_runs(site: dict[str, t.Any], tmp_path: Path) -> None:
     run(site, check_mode=False, diff=False)
     (tmp_path / "none").mkdir()

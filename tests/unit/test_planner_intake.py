@@ -360,6 +360,9 @@ def with_instance(**more: t.Any) -> dict[str, t.Any]:
         (facts([{**ONE, "memory_mib": 2**41}]), "gpus[0].memory_mib: 2199023255552 is not right (it must be at most 1099511627776)"),
         (facts([ONE, "GPU-h1-1"]), "gpus[1]: expected a mapping, found 'GPU-h1-1'"),  # type: ignore[list-item]  # what is wrong with it
         (facts([ONE, gpu_facts(1), {**gpu_facts(2), "uuid": "GPU-h1-0"}]), "gpus[2].uuid: 'GPU-h1-0' is the UUID of gpus[0] already"),
+        (facts([ONE, {**gpu_facts(1), "pci": ONE["pci"]}]), f"gpus[1].pci: '{ONE['pci']}' is the PCI address of gpus[0] already"),
+        (with_instance(start=8), "gpus[0].mig.instances[0].start: the board has 8 memory slices, from 0"),
+        (facts([{**ONE, "mig": {**ONE["mig"], "geometry": "a30"}}]), "gpus[0].mig.geometry: 'a30' is none of the geometries"),
         (with_instance(start="x"), "gpus[0].mig.instances[0].start: expected a whole number, found 'x'"),
         (with_instance(start=-1), "gpus[0].mig.instances[0].start: -1 is not right (it must be at least 0)"),
         (with_instance(profile=None), "gpus[0].mig.instances[0].profile: expected text, found nothing"),

@@ -78,6 +78,29 @@ def test_everything_can_be_said() -> None:
         ),
         ({"fleet_shared_max": 0}, "host h1: fleet_shared_max: 0 is not right; it must be at least 1"),
         (
+            {"fleet_quotas": {"teams": {"claims": {"gpus": None}}}},
+            "host h1: fleet_quotas.teams.claims.gpus: nothing is written there; write what it shall be, or leave 'gpus' out",
+        ),
+        (
+            {"fleet_quotas": {"teams": {"Claims ": {"gpus": 2}}}},
+            "host h1: fleet_quotas.teams.Claims : 'Claims ' is not a name; use 2 to 63 of a-z, 0-9 and '-'; start with a letter, "
+            "end with a letter or digit",
+        ),
+        (
+            {
+                "fleet_quotas": {
+                    "workspaces": {"health": {"gpus": 4}},
+                    "teams": {"claims": {"workspace": "health", "models": {"h100": {"gpus": 6}}}},
+                }
+            },
+            "host h1: fleet_quotas.teams.claims: these are 6 whole GPUs on h100, and its workspace has 4; lower these, or raise that of "
+            "the workspace",
+        ),
+        (
+            {"fleet_gpu_modes": ["shared"], "fleet_sharing": []},
+            "host h1: fleet_sharing: fleet_gpu_modes has 'shared', and no way of sharing is allowed; write [time-slice], [mps] or both",
+        ),
+        (
             {"fleet_quotas": {"teams": {"claims": {"gpus": 4, "models": {"": {"gpus": 2}}}}}},
             "host h1: fleet_quotas.teams.claims.models.: the name of a board is missing; write a word of its catalogue id (a100)",
         ),
