@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 import typing as t
@@ -121,7 +122,8 @@ def judge(variables: Mapping[str, Sequence[str]], record: str | None = None) -> 
 def yaml_files(directory: str | os.PathLike[str]) -> list[str]:
     """Paths of all ``*.yml`` and ``*.yaml``, in whatever case, below a directory, sorted; hidden files and directories are left out.
 
-    :raises FleetError: there is no such directory, it cannot be read, or a directory, a pipe or a device bears the name of a YAML file.
+    :raises FleetError: there is no such directory, it cannot be read, a directory in it is a link, or a directory, a pipe or a device bears
+        the name of a YAML file.
     """
     root = os.fspath(directory)
     if not os.path.isdir(root):
@@ -135,6 +137,8 @@ def yaml_files(directory: str | os.PathLike[str]) -> list[str]:
     for place, directories, names in os.walk(root, onerror=refuse):
         directories[:] = [name for name in directories if not name.startswith(".")]
         for name in sorted(directories):
+            if os.path.islink(os.path.join(place, name)):  # os.walk passes over it; followed, it may lead round in a circle
+                raise FleetError("a link to a directory", file=os.path.join(place, name), hint="copy or mount the directory there")
             if name.lower().endswith(_YAML):  # passed over in silence, a service that was meant would be missing
                 raise FleetError("a directory, where its name promises a file", file=os.path.join(place, name), hint="rename or remove it")
         found.extend(os.path.join(place, name) for name in names if name.lower().endswith(_YAML) and not name.startswith("."))
@@ -169,8 +173,7 @@ def texts_below(directory: str | os.PathLike[str], leave_out: Iterable[str] = ()
 
 def rewrite_all(files: Mapping[str, str]) -> None:
     """As :func:`write_all`, for files of people that are there: each keeps its permissions."""
-    for path, text in sorted(files.items()):
-        write_text(path, text, os.stat(path).st_mode & 0o777)
+    _replace((path, text, os.stat(path).st_mode & 0o777) for path, text in sorted(files.items()))
 
 
 def last_plans(directory: str, fleet: str) -> dict[str, tuple[str, str]]:
@@ -187,23 +190,37 @@ def write_text(path: str | os.PathLike[str], text: str, mode: int = 0o644) -> No
 
     :raises FleetError: the directory cannot be made or written.
     """
-    name = os.fspath(path)
-    directory = os.path.dirname(name) or "."
+    _replace([(os.fspath(path), text, mode)])
+
+
+def _replace(files: Iterable[tuple[str, str, int]]) -> None:
+    """Replace all of the files (path, text, permissions), or none: plans of two hosts belong together. A full disk or a missing permission
+    is seen while each is written beside its place; only then they are renamed.
+
+    :raises FleetError: one cannot be written.
+    """
+    name, written = "", []
     try:
-        os.makedirs(directory, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(prefix=".gpuops-", dir=directory)
-        try:
+        for name, text, mode in files:
+            directory = os.path.dirname(name) or "."
+            os.makedirs(directory, exist_ok=True)
+            if os.path.isdir(name):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            descriptor, temporary = tempfile.mkstemp(prefix=".gpuops-", dir=directory)
+            written.append((temporary, name))
             with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
                 stream.write(text)
                 stream.flush()
                 os.fsync(stream.fileno())
             os.chmod(temporary, mode)
+        for temporary, name in written:
             os.replace(temporary, name)
-        except BaseException:
-            os.unlink(temporary)
-            raise
     except OSError as error:
         raise FleetError(f"cannot be written: {error.strerror}", file=name, hint="check the directory and its permissions") from error
+    finally:
+        for temporary, _name in written:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
 
 
 def make_directory(path: str | os.PathLike[str]) -> None:
@@ -217,10 +234,9 @@ def make_directory(path: str | os.PathLike[str]) -> None:
 
 
 def write_all(files: Mapping[str, str]) -> list[str]:
-    """Write those files whose text differs from what is on the disk; returns their paths, sorted."""
+    """Write those files whose text differs from what is on the disk, all of them or none; returns their paths, sorted."""
     changed = [path for path in sorted(files) if read_text_or_none(path) != files[path]]
-    for path in changed:
-        write_text(path, files[path])
+    _replace((path, files[path], 0o644) for path in changed)
     return changed
 
 

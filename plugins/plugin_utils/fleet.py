@@ -406,15 +406,18 @@ def _hosts(
 
 
 def _twice(states: Iterable[Host], hosts: Mapping[str, Mapping[str, t.Any]]) -> Iterator[FleetError]:
-    """A line for each host that is another one under a second name: all that it has would be given away twice."""
-    owners: dict[tuple[str, t.Any], str] = {}
-    for host in states:
-        boot = None if host.down else hosts[host.name]["facts"]["host"].get("boot_id")
-        uuids = [gpu.uuid for gpu in host.gpus if gpu.uuid and boot is not None]
-        other = next((owners[uuid, boot] for uuid in uuids if owners.setdefault((uuid, boot), host.name) != host.name), None)
-        if other is not None:
+    """A line for each host that has a GPU of another one: it would be given away twice. One that is down may have given its board away."""
+    owners: dict[str, str] = {}
+    boots = {host.name: hosts[host.name]["facts"]["host"].get("boot_id") for host in states if not host.down}
+    for name in boots:
+        uuids = [gpu["uuid"] for gpu in hosts[name]["facts"]["gpus"] if gpu.get("uuid")]
+        other = next((owners[uuid] for uuid in uuids if owners.setdefault(uuid, name) != name), None)
+        if other is not None and boots[name] is not None and boots[name] == boots[other]:
             wrong = f"its GPUs are those of {other}, and both have been up since the same start: one machine under two names"
-            yield FleetError(wrong, file=f"host {host.name}", field="facts.gpus", hint="keep one of them in the inventory")
+            yield FleetError(wrong, file=f"host {name}", field="facts.gpus", hint="keep one of them in the inventory")
+        elif other is not None:
+            hint = "gather the facts of both anew, or call one of them down (fleet_down_hosts)"
+            yield FleetError(f"it has a GPU of {other}, by the same UUID", file=f"host {name}", field="facts.gpus", hint=hint)
 
 
 def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], before: Collection[Placement], solution: Solution) -> list[str]:

@@ -33,6 +33,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Resources,
     Rules,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import amount
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.room import gib
 
 FACTS_SCHEMA = 1
@@ -200,7 +201,8 @@ def down_host(name: str, policy: Policy) -> Host:
 def _capacity(name: str, sensed: Facts, policy: Policy) -> Resources:
     """What was sensed or written, less the reserve. Disk counts as a whole: what is free moves with every file, and services with it.
 
-    :raises FleetError: a reserve was written that is more than there is; nothing that serves there would fit any more.
+    :raises FleetError: a reserve was written that is more than there is, or a capacity that the reserve is more than; nothing that serves
+        there would fit any more.
     """
     given, reserve = policy.fleet_capacity, policy.fleet_reserve
     disk = (sensed.get("disk") or {}).get("total_mib")
@@ -212,6 +214,10 @@ def _capacity(name: str, sensed: Facts, policy: Policy) -> Resources:
     )
     kept = Resources(reserve.cpus, reserve.memory, reserve.shm, reserve.disk)
     for what, (asked, there) in have.shortage(kept).items():
+        if getattr(given, what) is not None and what not in reserve.model_fields_set:
+            wrong = f"of {amount(what, there)} the reserve of {amount(what, asked)} leaves nothing"
+            hint = f"write all that the host has, or a smaller fleet_reserve.{what}"
+            raise FleetError(wrong, file=f"host {name}", field=f"fleet_capacity.{what}", hint=hint)
         if what in reserve.model_fields_set:
             said, left = (f"{amount:g}" if what == "cpus" else gib(int(amount)) for amount in (asked, there))
             wrong = f"{said} is more than the host has, {left}"

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import amount
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.room import gib
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
@@ -21,11 +24,11 @@ _LONG: t.Final = 4
 
 
 def unknown_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Catalogue) -> Iterator[FleetError]:
-    """A line for each environment and class of data that is a slip of the pen (:func:`_meant`), and for boards and profiles that there are
-    not and that would take the places of a service.
+    """A line for each environment and class of data that is a slip of the pen (:func:`_meant`), and for boards, profiles and amounts that
+    there are not and that would take the places of a service.
 
-    All of them may be of hosts that are still to come, or whose GPUs are gone: boards and profiles are refused only of a service that has
-    places and whose manifest has changed. A slice of boards that never have MIG is refused of whoever has no such place.
+    All of them may be of hosts that are still to come, or whose GPUs are gone: boards, profiles and amounts are refused only of a service
+    that has places and whose manifest has changed. A slice of boards that never have MIG is refused of whoever has no such place.
     Nothing is refused while a host is down; to be asked only where all hosts of the site are here.
     """
     hosts = problem.hosts
@@ -52,10 +55,36 @@ def unknown_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Ca
         if manifest.service not in serving:
             continue
         yield from _no_board(manifest, boards)
+        need = needs[manifest.service]
+        yield from _too_much(manifest, need, hosts, catalogue)
         asked = manifest.model.gpu
+        if not any(replace(need, models=()).wants(board) for board in boards):
+            yield manifest.located.error(
+                ("gpu", "not_models"), "it takes away every board", "write catalogue ids, or parts of them that few have"
+            )
         if asked.profile is not None and asked.profile not in profiles:
             hint = near(asked.profile, profiles, "write the name of a MIG profile as NVML has it, such as 1g.10gb")
             yield manifest.located.error(("gpu", "profile"), f"no board has a MIG profile '{asked.profile}'", hint)
+
+
+def _too_much(manifest: Manifest, need: Need, hosts: Sequence[Host], catalogue: Catalogue) -> Iterator[FleetError]:
+    """A line for each amount of which no host, and no board that is known, has so much, even empty."""
+    if need.adopted:
+        return
+    hint = "write what one replica needs"
+    most = max((*(gpu.memory_mib for host in hosts for gpu in host.gpus), *(board.memory_gb * 1024 for board in catalogue.boards.values())))
+    if need.memory_mib > most:
+        field = "model" if manifest.model.gpu.memory is None else "gpu"
+        wrong = f"no GPU has {gib(need.memory_mib)}; the largest has {gib(most)}"
+        yield manifest.located.error((field, "memory") if field == "gpu" else (field,), wrong, hint)
+    gpus = max(len(host.gpus) for host in hosts)
+    if need.count > gpus:
+        yield manifest.located.error(("gpu", "count"), f"no host has {need.count} GPUs; the largest has {gpus}", hint)
+    for field in ("cpus", "memory", "shm", "disk"):
+        asked, have = getattr(need.resources, field), [getattr(host.capacity, field) for host in hosts]
+        if None not in have and asked > max(have):
+            wrong = f"no host has {amount(field, asked)}; the largest gives {amount(field, max(have))}"
+            yield manifest.located.error(("host", field), wrong, hint)
 
 
 def idle_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Catalogue) -> Iterator[str]:

@@ -29,8 +29,17 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all, read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest_parts import (
+    MOST_BYTES,
+    MOST_HEADS,
+    MOST_LAYERS,
+    MOST_PARAMETERS,
+    MOST_REQUESTS,
+    MOST_SECONDS,
+    MOST_TOKENS,
+    MOST_WIDTH,
     files_differ,
     known_ports,
+    not_in_billions,
     not_itself,
     ports_agree,
     some_board_is_left,
@@ -55,17 +64,6 @@ RESERVED_ENV = (
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
 )
 
-# Of a model. The largest that are published have some 10^13 parameters, hundreds of layers and heads, contexts of 10^7 tokens: the
-# bounds lie a hundred times above. What is beyond is a slip of the pen (parameters times a billion), and no number to compute with.
-MOST_PARAMETERS = 1e15
-MOST_LAYERS = MOST_HEADS = 100_000
-MOST_WIDTH = 1_000_000
-MOST_TOKENS = 10**10
-MOST_REQUESTS = 10**6
-# Numbers of 16 bytes are the widest that any hardware computes with.
-MOST_BYTES = 16
-# Seconds that anything of a start or a rollout may take: a day. What takes longer is a unit taken for another.
-MOST_SECONDS = 86400
 # A lease is of 366 days at most; what is extended ends no later than so many days from then, and its notice cannot come before.
 MOST_LEASE_DAYS = 366
 
@@ -249,7 +247,7 @@ class Volume(Strict):
 class ModelNeed(Strict):
     """A language model, for the memory estimate and the serving runtime."""
 
-    parameters: float = Field(gt=0, le=MOST_PARAMETERS, description="count")
+    parameters: t.Annotated[float, AfterValidator(not_in_billions)] = Field(gt=0, le=MOST_PARAMETERS, description="count")
     bytes_per_parameter: float = Field(gt=0, le=MOST_BYTES, description="2 for bf16 and fp16, 1 for fp8 and int8, 0.5 for int4")
     layers: int = Field(ge=1, le=MOST_LAYERS)
     kv_heads: int | None = Field(default=None, ge=1, le=MOST_HEADS)
@@ -349,6 +347,14 @@ class Route(Strict):
     )
     rate: int | None = Field(default=None, ge=1, description="requests a minute that one team may send; the platform's default if left out")
     timeout: int = Field(default=60, ge=1, le=MOST_SECONDS, description="seconds that an answer may take")
+
+    @model_validator(mode="after")
+    def _teams_have_keys(self) -> Route:
+        if self.teams and not self.keys:
+            raise Wrong(
+                "without 'keys' everybody is let in, and nobody is asked for a team", "leave 'keys: false' out, or the teams", "teams"
+            )
+        return self
 
 
 class PlacementRules(Strict):

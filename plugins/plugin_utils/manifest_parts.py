@@ -14,6 +14,19 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Wrong
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Health, PlacementRules, Port, Volume, Weight
 
+# Of a model. The largest that are published have some 10^13 parameters, hundreds of layers and heads, contexts of 10^7 tokens: the
+# bounds lie a hundred times above. What is beyond is a slip of the pen (parameters times a billion), and no number to compute with.
+FEWEST_PARAMETERS = 100_000
+MOST_PARAMETERS = 1e15
+MOST_LAYERS = MOST_HEADS = 100_000
+MOST_WIDTH = 1_000_000
+MOST_TOKENS = 10**10
+MOST_REQUESTS = 10**6
+# Numbers of 16 bytes are the widest that any hardware computes with.
+MOST_BYTES = 16
+# Seconds that anything of a start or a rollout may take: a day. What takes longer is a unit taken for another.
+MOST_SECONDS = 86400
+
 
 def ports_agree(ports: Sequence[Port], health: Health | None) -> None:
     """Each port has a name and numbers of its own, and the health check one of them. :raises Wrong: not so."""
@@ -43,6 +56,13 @@ def some_board_is_left(models: Sequence[str], not_models: Sequence[str]) -> None
         raise Wrong(wrong, "take it out of one of 'models' and 'not_models'", "not_models", at)
 
 
+def not_in_billions(value: float) -> float:
+    """The count itself: the smallest language models that are published have some millions. :raises Wrong: far fewer."""
+    if value < FEWEST_PARAMETERS:
+        raise Wrong(f"{value:g} are too few to be true", "write the count itself, such as 8e9")
+    return value
+
+
 def not_itself(service: str, rules: PlacementRules) -> None:
     """No service is to be beside itself, or away from itself. :raises Wrong: it is."""
     for field in ("apart", "together"):
@@ -68,6 +88,6 @@ def files_differ(weights: Sequence[Weight]) -> None:
     """One path of the model store has one file. :raises Wrong: two checksums of it."""
     seen: dict[str, int] = {}
     for index, weight in enumerate(weights):
-        first = seen.setdefault(weight.path, index)
+        first = seen.setdefault(posixpath.normpath(weight.path), index)
         if weights[first].sha256 != weight.sha256:
             raise Wrong(f"'{weight.path}' has another checksum in weights[{first}]", "keep the right one", "weights", index, "sha256")

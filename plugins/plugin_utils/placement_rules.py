@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
@@ -82,12 +82,17 @@ def mistakes(manifests: Sequence[Manifest], teams: Iterable[str]) -> list[FleetE
     """
     by_name = {manifest.service: manifest for manifest in manifests}
     known_teams = sorted(teams)
-    errors: list[FleetError] = []
+    errors: list[FleetError] = [*_one_address(manifests)]
     for manifest in manifests:
-        rules, team = manifest.model.placement, manifest.model.team
-        if known_teams and team not in known_teams:
-            hint = near(team, known_teams, f"add it to fleet_quotas, which has {', '.join(known_teams[:5])}")
-            errors.append(manifest.located.error(("team",), f"no quota names the team '{team}'", hint))
+        rules, route = manifest.model.placement, manifest.model.route
+        named = [
+            (("team",), manifest.model.team),
+            *((("route", "teams", at), team) for at, team in enumerate(route.teams if route else ())),
+        ]
+        for place, team in named if known_teams else ():
+            if team not in known_teams:
+                hint = near(team, known_teams, f"add it to fleet_quotas, which has {', '.join(known_teams[:5])}")
+                errors.append(manifest.located.error(place, f"no quota names the team '{team}'", hint))
         for field, others in (("apart", rules.apart), ("together", rules.together)):
             for index, other in enumerate(others):
                 where = ("placement", field, index)
@@ -104,6 +109,19 @@ def mistakes(manifests: Sequence[Manifest], teams: Iterable[str]) -> list[FleetE
             wrong = f"{' -> '.join(circle)}: each waits for the next"
             errors.append(manifest.located.error(("placement", "together"), wrong, "write it in one of them only"))
     return errors
+
+
+def _one_address(manifests: Iterable[Manifest]) -> Iterator[FleetError]:
+    """Services of one environment whose manifests write the same address. What the gateways' own domain makes of it, they see themselves
+    (``gateway.py``)."""
+    seen: dict[tuple[str | None, ...], str] = {}
+    for manifest in manifests:
+        route = manifest.model.route
+        if route is not None and (route.host or route.path):
+            first = seen.setdefault((manifest.model.environment, route.host, route.path), manifest.service)
+            if first != manifest.service:
+                wrong = f"service '{first}' has the same address {route.host or ''}{route.path or ''}"
+                yield manifest.located.error(("route",), wrong, "give each service its own host or path")
 
 
 def _circle(service: str, by_name: Mapping[str, Manifest]) -> list[str] | None:

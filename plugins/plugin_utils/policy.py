@@ -315,7 +315,7 @@ class Policy(Strict):
     fleet_environment: Named
     fleet_pool: str = "default"
     fleet_data_classes: list[Named] = Field(default_factory=list)
-    fleet_gpu_modes: list[Mode] = Field(default=["mig", "whole"])
+    fleet_gpu_modes: list[Mode] = Field(default=["mig", "whole"], min_length=1)
     fleet_sharing: list[Sharing] = Field(default=["time-slice"])
     fleet_shared_max: t.Annotated[Number, Field(ge=1, le=MOST_SHARERS)] = 4
     fleet_shared_reserve: Size = 1024

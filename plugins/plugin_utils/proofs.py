@@ -12,6 +12,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Soluti
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
 
 NO_SOLVER = "no gap is proven: this controller has no solver (pip install highspy numpy), and places were found one by one"
+BROKEN_SOLVER = "no gap is proven: the solver of this controller cannot be loaded ({}), and places were found one by one"
 
 
 def proof_data(solution: Solution) -> dict[str, t.Any] | None:
@@ -27,11 +28,11 @@ def proof_data(solution: Solution) -> dict[str, t.Any] | None:
 
 def proof_lines(solution: Solution) -> Iterator[str]:
     """At most one line. Nothing where everybody is served by a plan that was there before: nothing could be better about it."""
-    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import available  # it loads numpy, as in planner.py
+    from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import absent, available  # it loads numpy, as in planner.py
 
     proof = solution.proof
     if not available():
-        yield NO_SOLVER
+        yield BROKEN_SOLVER.format(absent) if absent else NO_SOLVER
     elif proof is not None and proof.unproven:
         yield f"no gap is proven, and places were found one by one: {proof.unproven}"
     elif proof is not None and proof.solver is not None:

@@ -236,7 +236,7 @@ def and_words(names: Sequence[str]) -> str:
 
 def amount(kind: str, value: float) -> str:
     """``3 cpus``, ``20 GiB memory``."""
-    return f"{value:g} cpus" if kind == "cpus" else f"{format_size(int(value))} {kind}"
+    return f"{value:.10g} cpus" if kind == "cpus" else f"{format_size(int(value))} {kind}"
 
 
 def edited(problem: Problem, edits: Iterable[Edit]) -> Problem:

@@ -54,6 +54,18 @@ WRONG = {
         },
         "m/a.yml:10: triton: the runtime 'speech' does not read it; leave it out, or write 'runtime: triton'",
     ),
+    "parameters in billions": (
+        {"model": "{parameters: 8, bytes_per_parameter: 2, layers: 32, kv_heads: 8, head_dim: 128, context: 8192}"},
+        "m/a.yml:9: model.parameters: 8 are too few to be true; write the count itself, such as 8e9",
+    ),
+    "everybody, and a team": (
+        {"route": "{keys: false, teams: [fraud]}"},
+        "m/a.yml:9: route.teams: without 'keys' everybody is let in, and nobody is asked for a team; leave 'keys: false' out, or the teams",
+    ),
+    "one file by two paths": (
+        {"weights": f"[{{path: m/a.bin, sha256: {'a' * 64}}}, {{path: ./m/a.bin, sha256: {'b' * 64}}}]"},
+        "m/a.yml:9: weights[1].sha256: './m/a.bin' has another checksum in weights[0]; keep the right one",
+    ),
     "milliseconds taken for seconds": (
         {"rollout": "{timeout: 600000}"},
         "m/a.yml:9: rollout.timeout: 600000 is not right; it must be at most 86400",

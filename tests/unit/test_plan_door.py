@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -427,6 +428,32 @@ def test_a_file_is_written_as_a_whole_and_only_when_it_differs(tmp_path: Path) -
     assert door.write_all({paths[0]: "é\n", paths[1]: "other"}) == paths[1:]
     assert os.stat(paths[0]).st_ino == number
     assert sorted(os.listdir(tmp_path / "new")) == ["a", "b"]
+
+
+def test_of_several_files_all_are_written_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [str(tmp_path / name) for name in ("a", "b", "c")]
+    door.write_all(dict.fromkeys(paths, "old"))
+    real = os.fsync
+
+    def full(descriptor: int) -> None:
+        if os.fstat(descriptor).st_size > 10:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    hint = "check the directory and its permissions"
+    files = {paths[0]: "new", paths[1]: "new and long", paths[2]: "new"}
+    assert error(door.write_all, files) == f"{paths[1]}: cannot be written: No space left on device; {hint}"
+    assert [Path(path).read_text() for path in paths] == ["old"] * 3
+    assert sorted(os.listdir(tmp_path)) == ["a", "b", "c"]
+
+
+def test_a_link_to_a_directory_of_manifests_is_refused_and_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "manifests").mkdir()
+    (tmp_path / "manifests" / "claims").symlink_to("../elsewhere")
+    where = tmp_path / "manifests" / "claims"
+    assert error(door.read_texts, tmp_path / "manifests") == f"{where}: a link to a directory; copy or mount the directory there"
 
 
 def test_what_cannot_be_written_is_one_line_and_leaves_nothing_behind(tmp_path: Path) -> None:

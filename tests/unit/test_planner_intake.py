@@ -69,7 +69,23 @@ def test_a_reserve_that_is_more_than_the_host_has_is_refused(reserve: dict[str, 
 
 
 def test_a_host_smaller_than_the_reserve_that_nobody_wrote_is_no_mistake() -> None:
-    assert sensed(facts(), fleet_capacity={"disk": "8 GiB"}).capacity.disk == -2048
+    assert sensed(facts(host={"disk": {"total_mib": 8192}})).capacity.disk == -2048
+
+
+@pytest.mark.parametrize(
+    ("capacity", "line"),
+    [
+        (
+            {"memory": "1 MiB"},
+            "memory: of 1 MiB memory the reserve of 4 GiB memory leaves nothing; write all that the host has, or a smaller",
+        ),
+        ({"cpus": 0}, "cpus: of 0 cpus the reserve of 1 cpus leaves nothing; write all that the host has, or a smaller fleet_reserve.cpus"),
+    ],
+)
+def test_a_capacity_that_was_written_and_leaves_nothing_is_refused(capacity: dict[str, t.Any], line: str) -> None:
+    with pytest.raises(FleetError) as caught:
+        sensed(facts(), fleet_capacity=capacity)
+    assert str(caught.value).startswith(f"host h1: fleet_capacity.{line}")
 
 
 @pytest.mark.parametrize(

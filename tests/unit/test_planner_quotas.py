@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import typing as t
 from dataclasses import replace
@@ -264,6 +265,9 @@ def test_rules_that_cannot_be_kept_are_one_clear_line(placement: str, line: str)
         ("{profile: 2g.200gb}", "gpu.profile: no board has a MIG profile '2g.200gb'; did you mean '2g.20gb'?"),
         ("{memory: 8 GiB, models: [b300]}", "gpu.models[0]: no board has 'b300' in its name; "),
         ("{memory: 8 GiB, models: [h1000]}", "gpu.models[0]: no board has 'h1000' in its name; did you mean 'h100'?"),
+        ("{memory: 8000 GiB}", "gpu.memory: no GPU has 8,000 GiB; the largest has "),
+        ("{memory: 8 GiB, isolation: exclusive, count: 16}", "gpu.count: no host has 16 GPUs; the largest has 2; "),
+        ("{memory: 8 GiB, not_models: [a, l, v, t, h, b, r]}", "gpu.not_models: it takes away every board; "),
     ],
 )
 def test_a_board_that_is_still_to_come_is_waited_for_and_does_not_take_the_places_of_what_serves(gpu: str, line: str) -> None:
@@ -274,6 +278,34 @@ def test_a_board_that_is_still_to_come_is_waited_for_and_does_not_take_the_place
     assert text.count("\n") == 0
     # Nobody changed the manifest: the board is gone, and that is no mistake of it.
     assert planned({"receipt-ocr": {"gpu": gpu}}, serving=waits).unplaced == waits.unplaced
+
+
+def test_two_services_of_one_environment_with_one_address_are_refused() -> None:
+    route = {"route": "{path: /ocr}", "ports": "[{name: http, container: 80}]"}
+    text = refused({"receipt-ocr": route, "ocr-again": route, "elsewhere": {"environment": "staging", **route}})
+    wrong = "service 'ocr-again' has the same address /ocr; give each service its own host or path"
+    assert re.fullmatch(rf"manifests/receipt-ocr.yml:[0-9]+: route: {wrong}", text)
+
+
+def test_a_route_for_a_team_that_no_quota_names_is_refused() -> None:
+    route = {"route": "{path: /ocr, teams: [frauds]}", "ports": "[{name: http, container: 80}]"}
+    text = refused({"receipt-ocr": route}, fleet_quotas={"teams": {"claims": {}, "fraud": {}}})
+    assert text.endswith(": route.teams[0]: no quota names the team 'frauds'; did you mean 'fraud'?")
+
+
+@pytest.mark.parametrize(
+    ("host", "line"),
+    [
+        (
+            "{memory: 16000 GiB}",
+            "host.memory: no host has 16000 GiB memory; the largest gives 499 GiB memory; write what one replica needs",
+        ),
+        ("{cpus: 1000000}", "host.cpus: no host has 1000000 cpus; the largest gives 63 cpus; write what one replica needs"),
+    ],
+)
+def test_what_no_host_has_does_not_take_the_places_of_what_serves(host: str, line: str) -> None:
+    assert [each["service"] for each in planned({"receipt-ocr": {"host": host}}).unplaced] == ["receipt-ocr"]
+    assert refused({"receipt-ocr": {"host": host}}, serving=planned({"receipt-ocr": {}})) == f"manifests/receipt-ocr.yml:9: {line}"
 
 
 @pytest.mark.parametrize(

@@ -269,3 +269,14 @@ def test_one_machine_under_two_names_is_not_given_away_twice() -> None:
     with pytest.raises(FleetError) as caught:
         plan(given=given)
     assert str(caught.value) == f"host h3: facts.gpus: {wrong}; keep one of them in the inventory"
+
+
+def test_a_gpu_of_two_hosts_is_not_given_away_twice_unless_one_is_down() -> None:
+    given = hosts()
+    given["h3"] = {"facts": given["h1"]["facts"], "policy": {"fleet_environment": "production"}}
+    hint = "gather the facts of both anew, or call one of them down (fleet_down_hosts)"
+    with pytest.raises(FleetError) as caught:
+        plan(given=given)
+    assert str(caught.value) == f"host h3: facts.gpus: it has a GPU of h1, by the same UUID; {hint}"
+    given["h3"]["down"] = True
+    assert plan(given=given).unplaced == []

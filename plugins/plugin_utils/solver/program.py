@@ -20,12 +20,21 @@ if t.TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
+# Why there is no solver, in words.
+absent = ""
+
 try:
     import highspy
     import numpy
-except ImportError:  # pragma: no cover # seen by tests/unit/test_solver_absent.py in processes that coverage does not follow
+
+    highspy.Highs  # noqa: B018 # of a package that was half removed the directory is left, and is imported
+except Exception as error:  # pragma: no cover # seen by test_solver_absent.py in processes that coverage does not follow
+    # A wheel that is there and cannot be used is as good as none: numpy for another processor raises RuntimeError, a missing library
+    # OSError. A fleet is planned without both.
     highspy = None  # type: ignore[assignment] # for mypy it is a module; available() says whether it is
-    numpy = None  # type: ignore[assignment] # as highspy; a fleet is planned without both
+    numpy = None  # type: ignore[assignment] # as highspy
+    missing = isinstance(error, ModuleNotFoundError) and error.name in ("highspy", "numpy")
+    absent = "" if missing else f"{type(error).__name__}: {error}".splitlines()[0]
 
 # The other modules of this room take numpy from here, for it may be missing.
 __all__ = ["INFINITE", "Limits", "Outcome", "Program", "Session", "SolverError", "available", "numpy", "version"]
