@@ -100,7 +100,8 @@ class Look:
             yield Blocker("model", (option_of("models", f"let it run on {board} too: change 'models' or 'not_models'", *edits),))
         barred = self.state.barred(need)
         if barred is not None:
-            rest = {key: no for key, no in need.bars.items() if key != (self.host.name, board)}
+            # As pairs: edits are compared and remembered.
+            rest = tuple((key, no) for key, no in need.bars.items() if key != (self.host.name, board))
             text = barred.remedy or f"{self.host.name}: {barred.reason}"
             yield Blocker("compatibility", (option_of("gate", text, Edit("service", need.service, "bars", rest)),))
 

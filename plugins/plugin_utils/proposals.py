@@ -25,8 +25,8 @@ class Change:
 
     @property
     def name(self) -> tuple[t.Any, ...]:
-        """What tells it from others. What the gate says has no hash, and is in the sentence."""
-        return (self.sentence, *(edit[:3] if edit.field == "bars" else edit for edit in self.edits))
+        """What tells it from others."""
+        return (self.sentence, *self.edits)
 
     def apply(self, problem: Problem) -> Problem:
         """The problem with the change made."""

@@ -12,6 +12,7 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move, moved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
@@ -108,6 +109,14 @@ def test_an_image_that_needs_a_newer_driver_is_placed_nowhere_and_the_plan_says_
     assert "upgrade to R580" in missing["reason"]
     assert planned("580.95.05", ["CUDA_VERSION=13.0.2"]).unplaced == []
     assert planned("550.54.15", []).unplaced == []
+
+
+def test_beside_the_gates_remedy_other_changes_are_told() -> None:
+    fleet = [host(gpu(0, "h1")), host(replace(gpu(0, "h2"), cordoned=True), name="h2")]
+    given = problem(fleet, [need(isolation="exclusive", bars={("h1", A100): NO})])
+    (proposal,) = propose(given, make_plan(given))
+    assert [change.kind for change in proposal.changes] == ["uncordon", "gate"]
+    assert all(not make_plan(change.apply(given)).unplaced for change in proposal.changes)
 
 
 def test_who_serves_where_the_gate_says_no_by_now_stays_with_a_note() -> None:
