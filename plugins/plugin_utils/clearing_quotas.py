@@ -13,36 +13,61 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, K
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Displacement, Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, counted
 
+# How many may be the first to leave for one replica, and services times hosts up to which more than one is looked at.
+MOST_FIRST, FEW = 8, 6_000
 
-def clear_quota(draft: Draft, need: Need, gone: dict[Key, Placement]) -> Displacement | None:
-    """Take places away until the team's quota has room for one more; None when that cannot be. ``gone`` is filled."""
-    if not draft.fleet.books.limited(need.team):
-        return "preempted"
-    if not draft.fleet.books.tight(need.team, need.count):
-        return "preempted"
-    charges = charges_of(draft, need)
-    if any(draft.fleet.books.refusal(need.team, charge) is None for charge in charges):
-        return "preempted"
-    for charge in charges:
-        mark, lifted = draft.mark(), dict[Key, Placement]()
-        way: Displacement = "preempted"
-        while (debit := draft.fleet.books.refusal(need.team, charge)) is not None:
-            key = _debtor(draft, need, debit)
-            if key is None and debit.lent and debit.workspace:
-                # Nobody who borrowed may be asked; where preemption is allowed, anybody of the workspace who is lower may.
-                debit = debit._replace(lent=False)
-                key = _debtor(draft, need, debit)
-            if key is None:
-                break
-            way = "reclaimed" if debit.lent else way
-            lifted[key] = draft.lift(key)
-        if debit is None:
-            draft.keep()
-            draft.forget(need)
-            gone.update(lifted)
-            return way
+
+def clearings(draft: Draft, need: Need) -> Iterator[tuple[Displacement, dict[Key, Placement]]]:
+    """The ways in which the team's quota has room for one more, and who has left a place for it: first as it is, if it may have any board;
+    then what each board counts, the least first, and whoever may leave first.
+
+    Each stands while it is looked at, and is undone before the next: whoever is content calls ``draft.keep()`` and asks for no other.
+    """
+    books = draft.fleet.books
+    charges = charges_of(draft, need) if books.limited(need.team) else []
+    over = [(charge, debit) for charge in charges if (debit := books.refusal(need.team, charge)) is not None]
+    if len(over) < len(charges) or not charges:
+        mark = draft.mark()
+        yield "preempted", {}
         draft.back(mark)
-    return None
+    for charge, debit in over:
+        # Nobody who borrowed may have to go; where preemption is allowed, anybody of the workspace who is lower may.
+        for owed in (debit, debit._replace(lent=False)) if debit.lent and debit.workspace else (debit,):
+            for first in _first_debtors(draft, need, owed):
+                mark = draft.mark()
+                lifted = {first: draft.lift(first)}
+                way: Displacement = "reclaimed" if owed.lent else "preempted"
+                further = _cleared(draft, need, charge, lifted)
+                if further is not None:
+                    draft.forget(need)
+                    yield "reclaimed" if further == "reclaimed" else way, lifted
+                draft.back(mark)
+
+
+def _cleared(draft: Draft, need: Need, charge: Charge, lifted: dict[Key, Placement]) -> Displacement | None:
+    """Take away as many more as it takes; None when that cannot be."""
+    way: Displacement = "preempted"
+    while (debit := draft.fleet.books.refusal(need.team, charge)) is not None:
+        owed = (debit, debit._replace(lent=False)) if debit.lent and debit.workspace else (debit,)
+        lent, key = next(((each.lent, found[0][-1]) for each in owed if (found := _debtors(draft, need, each))), (False, None))
+        if key is None:
+            return None
+        way = "reclaimed" if lent else way
+        lifted[key] = draft.lift(key)
+    return way
+
+
+def _first_debtors(draft: Draft, need: Need, debit: Debit) -> list[Key]:
+    """Who may leave first: one of each host and priority, on a large fleet the best alone."""
+    found: dict[tuple[int, str], Key] = {}
+    for each in _debtors(draft, need, debit):
+        place = draft.placed.get(each[-1]) or draft.leaving[each[-1]]
+        found.setdefault((each[0], place.host), each[-1])
+    return list(found.values())[: MOST_FIRST if _is_small(draft) else 1]
+
+
+def _is_small(draft: Draft) -> bool:
+    return len(draft.needs) * len(draft.fleet.hosts) <= FEW
 
 
 def charges_of(draft: Draft, need: Need) -> list[Charge]:
@@ -50,16 +75,18 @@ def charges_of(draft: Draft, need: Need) -> list[Charge]:
     return draft.fleet.charges(need) if draft.fleet.books.tight(need.team, need.count) else []
 
 
-def _debtor(draft: Draft, need: Need, debit: Debit) -> Key | None:
-    """Whose place counts against a limit and may be taken away: the lowest priority, and of those the one that is enough."""
+def _debtors(draft: Draft, need: Need, debit: Debit) -> list[tuple[int, bool, bool, int, int, Key]]:
+    """Whose place counts against a limit and may be taken away: the lowest priority first, of those the one that is enough, and that has
+    what is asked for."""
     books = draft.fleet.books
     if not debit.lent and not draft.problem.preemption:
-        return None
+        return []
     teams = books.teams(books.workspace(need.team)) if debit.lent or debit.workspace else (need.team,)
     if debit.lent:
         teams = [team for team in teams if team != need.team and books.borrows(team, debit.key)]
     # Of equal priority only what was borrowed goes back.
     below = need.priority + (1 if debit.lent else 0)
+    small = _is_small(draft)
     found = []
     for priority, name, charge in itertools.chain.from_iterable(_charged_below(draft, team, below) for team in teams):
         service, much = key_of(name)[0], counted(charge, debit.key)
@@ -68,10 +95,17 @@ def _debtor(draft: Draft, need: Need, debit: Debit) -> Key | None:
             and service != need.service
             and service not in need.rules.together
             and (key := draft.movable(name, leaving=True)) is not None
+            and draft.takes_along(service) < below
         ):
             size = much if much >= debit.short else -much
-            found.append((priority, much < debit.short, size, draft.needs[service].move_cost, key))
-    return min(found)[-1] if found else None
+            found.append((priority, much < debit.short, small and _is_other(draft, need, key), size, draft.needs[service].move_cost, key))
+    return sorted(found)
+
+
+def _is_other(draft: Draft, need: Need, key: Key) -> bool:
+    """Are its GPUs of a board that the need cannot use?"""
+    place = draft.placed.get(key) or draft.leaving[key]
+    return not all(state.serves(need) for state in draft.fleet.hosts[place.host].usable(place.gpus))
 
 
 def _charged_below(draft: Draft, team: str, priority: int) -> Iterator[tuple[int, str, Charge]]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -153,6 +154,8 @@ class Draft:
         host, need = self.fleet.hosts[place.host], self.needs[place.service]
         self._remember(host, host.usable(place.gpus))
         host.unseat(need, place)
+        if key in self.kept:
+            self._claim(host, place)
         self._version = next(self._versions)
         self._gave_back(host, need.team)
         self.freed = True
@@ -161,6 +164,14 @@ class Draft:
             self._log.append(partial(self.fleet.books.book, place.name, need.team, charge))
             self._log.append(partial(held.__setitem__, key, place))
         return place
+
+    def _claim(self, host: HostState, place: Placement) -> None:
+        """Who comes back to its host had better have its ports again: others take them last."""
+        for _name, port in place.ports:
+            if port not in self.fleet.asked and port not in host.claimed:
+                host.claimed[port] = place.name
+                if self._open:
+                    self._log.append(partial(host.claimed.pop, port))
 
     def place(self, need: Need, replica: int, hosts: Set[str] | None = None) -> Placement | None:
         """The best place for one more replica, taken; None when there is none. ``hosts``: only on these."""
@@ -257,12 +268,23 @@ class Draft:
     def ports(self, host: HostState, need: Need, replica: int, before: Placement | None) -> dict[str, int] | str:
         """The replica's ports on a host: as they were there, if they can be; or why it cannot have any."""
         old = dict(before.ports) if before is not None and before.host == host.host.name else {}
-        return host.choose_ports(need, f"{need.service}-{replica}", old, self.fleet.asked)
+        name = f"{need.service}-{replica}"
+        found = host.choose_ports(need, name, old, self.fleet.asked)
+        if isinstance(found, str) and host.claimed:
+            claimed, host.claimed = host.claimed, {}
+            found = host.choose_ports(need, name, old, self.fleet.asked)
+            host.claimed = claimed
+        return found
 
     @property
     def now(self) -> tuple[int, bool]:
         """Equal as long as nothing has changed; what is only tried is apart."""
         return self._version, self._open > 0
+
+    @property
+    def given_back(self) -> int:
+        """How often anything was given back that somebody may have waited for."""
+        return len(self._lifted)
 
     @property
     def tried(self) -> bool:
@@ -380,6 +402,27 @@ class Draft:
         if place is None or self.needs[key[0]].adopted or place.host not in self.fleet.hosts:
             return None
         return key if needed or not needed_there(self.fleet, self.needs, place) else None
+
+    def takes_along(self, service: str) -> int:
+        """The highest priority of those who would go if one replica of the service went, for it is ``all_or_nothing`` and they go together
+        with others of it; -1 if nobody would."""
+        if not self.needs[service].rules.all_or_nothing or service not in self.fleet.rulebook.anchors:
+            return -1
+        gone: dict[str, set[str]] = defaultdict(set)
+        groups, highest, more = [service], -1, True
+        while more:
+            more = False
+            for name, host in self.fleet.hosts.items():
+                gone[name].update(each for each in groups if host.replicas.get(each))
+                for each in self.fleet.rulebook.followers if gone[name] else ():
+                    need = self.needs[each]
+                    if each in gone[name] or need.adopted or not host.replicas.get(each):
+                        continue
+                    if not any(host.replicas.get(other) and other not in gone[name] for other in need.rules.together):
+                        gone[name].add(each)
+                        highest, more = max(highest, need.priority), True
+                        groups += [each] if need.rules.all_or_nothing else []
+        return highest
 
     def result(self) -> tuple[Displaced, ...]:
         """Who left a place that was right, in order. Whoever moved and has no place after all went with the others of its group."""

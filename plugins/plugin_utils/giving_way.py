@@ -14,7 +14,7 @@ import typing as t
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.clearing_quotas import charges_of, clear_quota
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.clearing_quotas import charges_of, clearings
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import stay
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.leaving_gpus import May, Where, could_be, of_one_gpu, of_whole_gpus
@@ -125,25 +125,21 @@ class Room:
         stuck = ("taken", draft.kind(need), need.priority)
         if draft.is_fruitless(stuck) or not (draft.problem.preemption or draft.fleet.books.limited(need.team)):
             return None
-        mark = draft.mark()
-        gone: dict[Key, Placement] = {}
-        way = clear_quota(draft, need, gone)
-        place = None
-        if way is not None:
+        for way, gone in clearings(draft, need):
             place = (draft.place(need, replica) or self.moved(need, replica)) if gone else None
             if place is None and draft.problem.preemption:
                 place = self._by_force(need, replica, gone)
-        if place is None:
-            draft.back(mark)
-            if not self.spent:
-                draft.in_vain(stuck)
-            return None
-        for key in sorted(gone, key=self._turn):
-            if stay(draft, key, gone[key]):
-                del gone[key]
-        draft.keep()
-        self._note(gone, place, way or "preempted")
-        return place, sorted(gone)
+            if place is None:
+                continue
+            for key in sorted(gone, key=self._turn):
+                if stay(draft, key, gone[key]):
+                    del gone[key]
+            draft.keep()
+            self._note(gone, place, way)
+            return place, sorted(gone)
+        if not self.spent:
+            draft.in_vain(stuck)
+        return None
 
     def _turn(self, key: Key) -> tuple[t.Any, ...]:
         priority, level = self._draft.fleet.rulebook.turn(self._draft.need_of(key))
@@ -224,7 +220,7 @@ class Room:
         return host.once(("fills", key), lambda: self._is_full(host, self._draft.need_of(key), self._draft.placed[key]))
 
     def _is_full(self, host: HostState, need: Need, place: Placement) -> bool:
-        if need.count > 1:
+        if need.count > 1 or host.by_uuid[place.gpus[0]].crowded(need):
             return True
         if not host.free.holds(need.resources) or host.rule_refusal(need) is not None:
             return next(every(host, need, host.gpus), None) is not None
@@ -431,7 +427,7 @@ class Room:
                     known[name] = False
                 else:
                     theirs = draft.needs[key[0]].priority
-                    known[name] = theirs < priority if force else theirs <= priority
+                    known[name] = max(theirs, draft.takes_along(key[0])) < priority if force else theirs <= priority
             return known[name]
 
         rules = self._in_the_way(host, need, there)

@@ -14,7 +14,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import more_sharers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, named_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MOST_SHARED_COMPUTE, MOST_SHARERS, Need
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MOST_SHARED_COMPUTE, MOST_SHARERS, Bar, Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     ABOVE_ALL,
     LOSERS,
@@ -41,6 +41,13 @@ class Lasting(t.NamedTuple):
 
 #: By kind of GPU of one host; None where nothing could be done about its size.
 Sizes = dict[object, Lasting | None]
+
+
+class _Bars(dict[tuple[str, str], Bar]):
+    """What the gate says, as the value of an edit: edits are compared and remembered."""
+
+    def __hash__(self) -> int:  # type: ignore[override] # a dictionary has none, for it may change; this one does not
+        return hash(frozenset(self.items()))
 
 
 class Look:
@@ -100,8 +107,7 @@ class Look:
             yield Blocker("model", (option_of("models", f"let it run on {board} too: change 'models' or 'not_models'", *edits),))
         barred = self.state.barred(need)
         if barred is not None:
-            # As pairs: edits are compared and remembered.
-            rest = tuple((key, no) for key, no in need.bars.items() if key != (self.host.name, board))
+            rest = _Bars((key, no) for key, no in need.bars.items() if key != (self.host.name, board))
             text = barred.remedy or f"{self.host.name}: {barred.reason}"
             yield Blocker("compatibility", (option_of("gate", text, Edit("service", need.service, "bars", rest)),))
 

@@ -9,10 +9,11 @@ import typing as t
 from collections.abc import Collection, Mapping, Set
 from dataclasses import replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Drain, Need, Placement, Problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import counted
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState, unseen_charge
 
 
@@ -87,10 +88,46 @@ def keep_all(draft: Draft, settled: Settled | None = None) -> None:
         if not keep(draft, need, draft.before[(need.service, replica)], own=True) and draft.fleet.books.limited(need.team):
             borrowed.append((need, replica))
     for need, replica in borrowed:
-        keep(draft, need, draft.before[(need.service, replica)])
+        place = draft.before[(need.service, replica)]
+        if not keep(draft, need, place):
+            _keep_before_lower(draft, need, place)
     for host in draft.fleet.hosts.values():
         host.claimed.clear()
     part(draft)
+
+
+def _keep_before_lower(draft: Draft, need: Need, place: Placement) -> None:
+    """Let a replica stay for which its team may borrow nothing, in place of lower priorities of the team, which have its own part."""
+    host, books = draft.fleet.hosts.get(place.host), draft.fleet.books
+    debit = None if host is None else books.refusal(need.team, host.charge(need, place))
+    if debit is None:
+        return
+    lower = []
+    for name, charge in books.charged(need.team).items():
+        key, much = key_of(name), counted(charge, debit.key)
+        owner = draft.needs[key[0]]
+        if (
+            much
+            and owner.priority < need.priority
+            and not owner.adopted
+            and key in draft.placed
+            and draft.placed[key].host in draft.fleet.hosts
+        ):
+            lower.append((owner.priority, key, much))
+    if sum(much for _priority, _key, much in lower) < debit.short:
+        return
+    mark = draft.mark()
+    gone: list[Key] = []
+    for _priority, key, _much in sorted(lower):
+        draft.lift(key)
+        gone.append(key)
+        if keep(draft, need, place):
+            # Whoever had not to go after all stays, the highest first.
+            for each in reversed(gone):
+                keep(draft, draft.needs[each[0]], draft.before[each])
+            draft.keep()
+            return
+    draft.back(mark)
 
 
 def _take_again(draft: Draft, places: Mapping[Key, Placement], fleet: Fleet, changed: Collection[str] = ()) -> None:

@@ -205,10 +205,7 @@ def _without(draft: Draft, gone: Iterable[Key]) -> Draft:
     start = begin_again(draft)
     start.displaced = {key: draft.displaced[key] for key in gone if key in draft.displaced}
     for key in gone:
-        place = start.lift(key)
-        # Who comes back to its host had better have its ports again.
-        free = (port for _name, port in place.ports if port not in start.fleet.asked)
-        start.fleet.hosts[place.host].claimed.update((port, place.name) for port in free)
+        start.lift(key)
     return start
 
 
@@ -326,6 +323,7 @@ class _Queue:
 
     Who leaves a drained GPU holds its old place until it has another. What it gives back may help those before it, so they are asked
     again, until nobody gives anything back any more: planning again from this plan then changes nothing. The same holds for who moves.
+    Higher priorities are asked again before a lower one has its turn, which might take what they have waited for.
     """
 
     def __init__(self, draft: Draft, hints: Mapping[Key, Hint], patient: bool = True) -> None:
@@ -336,6 +334,9 @@ class _Queue:
         self._room = Room(draft)
         self._asking = True
         self._heap: list[_Entry] = []
+        # Who was told in this round that there is no place, after how many were given back; and how many may be asked again in it.
+        self._refused: list[tuple[int, _Entry]] = []
+        self._asked_again = 0
 
     def run(self, asking: bool = True) -> list[tuple[Need, int]]:
         """Place everybody for whom there is a place; who has none, by service and replica. ``asking``: others may be asked to make room."""
@@ -345,8 +346,11 @@ class _Queue:
             before, self._room = dict(draft.placed), Room(draft)
             self._heap = [self._entry(need, replicas) for need, replicas in _turns(self._missing())]
             heapq.heapify(self._heap)
-            turns = TURNS * len(self._heap)
+            turns = self._asked_again = TURNS * len(self._heap)
+            self._refused = []
             while self._heap and turns > 0:
+                if self._higher_again():
+                    continue
                 turns -= 1
                 _rank, _first, service, replicas, last = heapq.heappop(self._heap)
                 self._turn(draft.needs[service], replicas, last or not self._patient)
@@ -357,6 +361,18 @@ class _Queue:
                 return missing
         self._end()
         return self._missing()
+
+    def _higher_again(self) -> bool:
+        """Whoever asked in vain, and is of a higher priority than the next one, is asked again where anything was given back since."""
+        now, priority = self._draft.given_back, self._heap[0][0][0]
+        again = [entry for then, entry in self._refused if then < now and entry[0][0] < priority]
+        if not again or len(again) > self._asked_again:
+            return False
+        self._asked_again -= len(again)
+        self._refused = [each for each in self._refused if each[0] == now or each[1][0][0] >= priority]
+        for entry in again:
+            self._turn(self._draft.needs[entry[2]], entry[3], entry[4] or not self._patient)
+        return True
 
     def _end(self) -> None:
         """Whoever gave way last is not asked any more: of what is to have all of its replicas, nothing is left then."""
@@ -384,15 +400,20 @@ class _Queue:
         if need.adopted:
             return
         if need.rules.all_or_nothing:
-            if not self._group(need, last) and not last and self._asking:
-                heapq.heappush(self._heap, self._entry(need, replicas, True))
+            if not self._group(need, last):
+                self._in_vain(need, replicas, last)
             return
         for replica in replicas:
             key = (need.service, replica)
-            if key in self._draft.placed or self._one(need, replica, last) or key in self._draft.leaving:
-                continue
-            if self._asking and not last:
-                heapq.heappush(self._heap, self._entry(need, (replica,), True))
+            if key not in self._draft.placed and not self._one(need, replica, last):
+                self._in_vain(need, (replica,), last or key in self._draft.leaving)
+
+    def _in_vain(self, need: Need, replicas: Sequence[int], last: bool) -> None:
+        """There is no place: others are asked to make room when all of the priority had a turn, or were."""
+        if self._asking and not last:
+            heapq.heappush(self._heap, self._entry(need, replicas, True))
+        else:
+            self._refused.append((self._draft.given_back, self._entry(need, replicas, last)))
 
     def _group(self, need: Need, last: bool) -> bool:
         """All replicas, or none: with those that have a place where they are, else all anew."""

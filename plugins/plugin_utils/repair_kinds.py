@@ -200,7 +200,6 @@ def option_of(kind: str, text: str, *edits: Edit, more: float = 0, lost: Iterabl
 def with_value(thing: t.Any, field: str, value: t.Any) -> t.Any:
     """The frozen dataclass with another value of a field, or of a field of a field (``rules.apart``)."""
     first, _dot, rest = field.partition(".")
-    value = dict(value) if field == "bars" else value
     return replace(thing, **{first: with_value(getattr(thing, first), rest, value) if rest else value})
 
 
