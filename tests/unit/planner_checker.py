@@ -252,9 +252,11 @@ class _Judge:
                     self.say(each, "waits for a lower priority")
 
     def _weaker(self, place: t.Any, need: t.Any) -> bool:
-        """May the place be taken for a need? Together with those that are there only because of it."""
+        """May the place be taken for a need? Together with those that are there only because of it; a group goes as a whole."""
         other = self.needs[place.service]
-        beside = [self.needs[each.service] for each in self.here if each.host == place.host and place.service in self._bound(each.service)]
+        group = [each for each in self.here if each.service == place.service] if other.rules.all_or_nothing else [place]
+        hosts = {each.host for each in group}
+        beside = [self.needs[each.service] for each in self.here if each.host in hosts and place.service in self._bound(each.service)]
         follow = [each for each in beside if each.service != place.service]
         return (
             not other.adopted
