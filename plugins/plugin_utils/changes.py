@@ -15,12 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_at_once import AtOnce
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all import by_hosts, by_quotas
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_proved import MOST_MOVES, Proved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import refused_by_quota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import AMOUNTS, enough, without_limit
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import Asked, Kinds, gpus_of, host_with, words_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Gpu,
     Host,
@@ -29,15 +28,15 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
     carried_out,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Change, Proposal, change_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Change, Proposal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     COSTS,
     LOSERS,
+    MOVES,
     OF_GPUS,
     OF_OTHERS,
     OF_THE_NEED,
     SELF,
-    WIDE,
     Edit,
     Option,
     Spot,
@@ -53,8 +52,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import answered
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.trials import Key, waiting_in
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_place
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.trials import Key
 
 #: How many changes are tried for one service before a host is added.
 TRIES: t.Final = 8
@@ -138,7 +136,7 @@ class _Known:
     hosts: int = 1
 
 
-class Search(AtOnce):
+class Search(Proved):
     """The search of one solution's changes."""
 
     def __init__(
@@ -154,15 +152,10 @@ class Search(AtOnce):
         self.leases = leases
         self.kinds = Kinds(self.now, boards)
         self.models = models
-        # For seeing what changes do in the whole fleet, and not only where they are made.
-        self.proving = budget // 4 if self.many else budget
         self.known: dict[Need, _Known] = {}
         self.ahead: dict[Need, tuple[_Options, int]] = {}
-        self.movers: list[str] = []
         # By edits: who has a place in the whole fleet after them.
         self.whole: dict[tuple[Edit, ...], set[Key] | None] = {}
-        # By change, environment and priority: who has a place after it, and of them who had to leave another one.
-        self.held: dict[tuple[t.Any, ...], tuple[set[Key], list[str]]] = {}
         # Of the service that is looked at: replicas that only wait for the others of their group.
         self.words: dict[int, str] = {}
 
@@ -192,7 +185,7 @@ class Search(AtOnce):
             first = self._first(need, list(self._with_quota(need, options)), rest[:1])
         while first.changes:
             cause = cause if first.cause in OF_THE_NEED and cause not in OF_THE_NEED else first.cause
-            also = self._also(need, first.changes[0], [number for number in rest if number not in first.served])
+            also = self.also(need, first.changes[0], [number for number in rest if number not in first.served])
             for number in rest:
                 told_ = first.changes if number in first.served else first.changes[:1] if number in also else ()
                 if told_:
@@ -245,8 +238,8 @@ class Search(AtOnce):
         cause = self._binding(need, spots)
         causes = [cause, *(blocker.cause for spot in spots for blocker in spot.blockers)]
         held = next((word for word in causes if word in OF_OTHERS), None)
-        if held is not None and self.now.moves < 8:
-            found.append((held, Option("moves", COSTS["moves"], "", (Edit("fleet", "", "moves", 8),))))
+        if held is not None and self.now.moves < MOST_MOVES:
+            found.append((held, Option("moves", COSTS["moves"], MOVES, (Edit("fleet", "", "moves", MOST_MOVES),))))
         if cause == "host down":
             found = [each for each in found if each[0] not in OF_THE_NEED]
         room = spots[0].host if spots and not spots[0].blockers else ""
@@ -344,7 +337,7 @@ class Search(AtOnce):
         # Of many, the last half of the work is for what the services' owners can do themselves.
         able = not self.many or (self.left > (self.budget + self.share) // 2 and self.proving > 0)
         for cause, option in options[:TRIES]:
-            if not able and not self._is_own(need, option):
+            if not able and not self.is_own(need, option):
                 continue
             if found and (
                 option.kind == found[0].kind or option.cost > 2 * found[0].cost + 100 or set(found[0].edits) <= set(option.edits)
@@ -352,9 +345,9 @@ class Search(AtOnce):
                 continue
             if found and option.kind == "stop" and any(self.scene.priority(name) > need.priority for name in option.lost):
                 continue  # nobody stops a higher priority where there is another way
-            change, now, losers = self._proved(need, option, targets)
+            change, now, losers = self.proved(need, option, targets)
             for larger in self._enough(need, option, targets) if change is None else ():
-                change, now, losers = self._proved(need, larger, targets)
+                change, now, losers = self.proved(need, larger, targets)
                 if change is not None:
                     option = larger
                     break
@@ -362,8 +355,9 @@ class Search(AtOnce):
                 continue
             if option.mild is not None and (self.now.moves or not losers):
                 # Nobody has to give way after all, or others may move instead: the rest of it may do.
-                least, also, _nobody = self._proved(need, option.mild, targets)
+                least, also, _nobody = self.proved(need, option.mild, targets)
                 change, now, option = (least, also, option.mild) if least is not None and served <= also else (change, now, option)
+            change, now = self._fewest(need, option, change, now, targets)
             change, now, cause = self._least(need, option, change, now, targets, cause)
             if found and change.kind == found[0].kind:
                 continue
@@ -372,6 +366,18 @@ class Search(AtOnce):
                 break
             word, served, kind = cause, now, option.kind
         return _First(tuple(found), served, word, kind)
+
+    def _fewest(self, need: Need, option: Option, change: Change, served: set[int], targets: Sequence[int]) -> tuple[Change, set[int]]:
+        """The change and whom it serves, where one thing is done in several places, in as few of them as serve the targets: by halves."""
+        low, high = 1, len(option.ways)
+        while high - low > 1 and not self.many:
+            middle = (low + high) // 2
+            fewer, also, _losers = self.proved(need, self.scene.in_several(option.ways[:middle]), targets)
+            if fewer is None:
+                low = middle
+            else:
+                change, served, high = fewer, also, middle
+        return change, served
 
     def _enough(self, need: Need, option: Option, targets: Sequence[int]) -> Iterator[Option]:
         """An option that gives a host more, with as much as those take who come before the target; then as all who may come before it."""
@@ -405,106 +411,13 @@ class Search(AtOnce):
             if len(option.parts) == 1:
                 break
             rest = without(option, part)
-            least, also, _losers = self._proved(need, rest, targets)
-            if least is None and part.lost:
-                # Who need not stop there may have another place elsewhere.
-                least, also, _losers = self._proved(need, rest._replace(host=""), targets)
+            least, also, _losers = self.proved(need, rest, targets)
+            if least is None and (part.lost or not self.many):
+                # Who need not stop there may have another place elsewhere, and so may the replica itself.
+                least, also, _losers = self.proved(need, rest._replace(host=""), targets)
             if least is not None and served <= also and set(least.lost) <= set(change.lost):
                 option, change, served, cause = rest, least, also, cause_of(rest.parts)
         return change, served, cause
-
-    def _proved(self, need: Need, option: Option, targets: Sequence[int]) -> tuple[Change | None, set[int], list[str]]:
-        """As :meth:`_tried`, if it holds in the whole fleet; and who loses a place by it there."""
-        change, now = self._tried(need, option, targets)
-        lost: tuple[list[str], list[str]] | None = ([], [])
-        if change is not None and not self._is_own(need, option):
-            lost = self._losers(need, change, now)
-        return (None, set(), []) if change is None or lost is None else (change.said(*lost), now, lost[0])
-
-    def _losers(self, need: Need, change: Change, served: Iterable[int]) -> tuple[list[str], list[str]] | None:
-        """Who loses a place by the change in the whole fleet, where others who wait may take what it frees; and who has to leave one for a
-        higher priority and has another.
-
-        None where it does not serve them there, takes a place of somebody whom it may not, or no work is left to find out.
-        """
-        asked = (*change.name, need.environment, need.priority)
-        if asked not in self.held:
-            # Where preemption is allowed, those who come after this one may take places, too.
-            problem = edited(self.now, change.edits)
-            if self.many and not problem.preemption:
-                problem = edited(self.reduced(need, None), change.edits)
-            self.proving -= 3 * waiting_in(problem) * len(problem.hosts) + 5 * len(problem.previous)
-            if self.proving < 0:
-                return None
-            solution = make_plan(problem, trial=self.many, words=False)
-            now = {(place.service, place.replica) for place in solution.placements}
-            forced = {(each.service, each.replica) for each in solution.displaced if each.way == "preempted"}
-            self.held[asked] = now, [f"{service}-{number}" for service, number in sorted(forced & now & self.placed)]
-        now, pushed = self.held[asked]
-        lost = [f"{service}-{number}" for service, number in sorted(self.placed - now)]
-        wanted = {(need.service, number) for number in served}
-        if not (set(lost) <= set(change.lost) and wanted <= now):
-            return None
-        return (lost, pushed) if self.holds(change.said(lost, pushed), wanted) else None
-
-    def _also(self, need: Need, change: Change, rest: Sequence[int]) -> set[int]:
-        """Whom a change of the service's own manifest serves on other hosts than the one that it was tried on."""
-        if not rest or self.many or any(edit[:2] != ("service", need.service) for edit in change.edits):
-            return set()
-        served = self._served(need, Option(change.kind, change.cost, change.sentence, change.edits), rest[:1]) or set()
-        return served if served and self._losers(need, replace(change, lost=()), served) is not None else set()
-
-    def _tried(self, need: Need, option: Option, targets: Sequence[int]) -> tuple[Change | None, set[int]]:
-        """The option as a change if it serves all targets, and everybody of the service whom it serves."""
-        served = self._served(need, option, targets)
-        if served is None:
-            return None, set()
-        if option.kind == "moves":
-            moved = self.movers
-            count = sum(self.scene.needs[name.rpartition("-")[0]].move_cost for name in moved)
-            text = f"allow fleet_moves: {count}, and {', '.join(moved[:3])}{' and others' if len(moved) > 3 else ''} would move"
-            exact = option._replace(text=text, edits=(Edit("fleet", "", "moves", count),))
-            served = self._served(need, exact, targets) if count else None
-            if served is None:
-                return None, set()
-            option = exact
-        return change_of(option), served
-
-    def _served(self, need: Need, option: Option, targets: Sequence[int]) -> set[int] | None:
-        """Whom of the service the option serves beside those that have a place; None when a target is not among them, or others lose."""
-        if self._is_own(need, option):
-            return self.room_for(need, eased(need, option.edits), option.host, targets)
-        seen = self._where(need, option)
-        problem = edited(self.reduced(need, seen), option.edits)
-        if self.many and option.kind != "moves":
-            problem = replace(problem, moves=0)
-        edited_services = frozenset(edit.name for edit in option.edits if edit.part == "service")
-        solution = self.plan(replace(problem, changed=edited_services), seen)
-        if solution is None:
-            return None
-        places = {(place.service, place.replica): place for place in solution.placements}
-        known = {(place.service, place.replica): place for place in problem.previous}
-        gone = [key for key in known if key in self.placed and key not in places and f"{key[0]}-{key[1]}" not in option.lost]
-        now = {number for service, number in places if service == need.service and (service, number) not in self.placed}
-        self.movers = sorted(place.name for key, place in places.items() if key in known and not same_place(place, known[key]))
-        return None if gone or not set(targets) <= now else now
-
-    def _is_own(self, need: Need, option: Option) -> bool:
-        """Of many: is it a change of its own manifest only, of a service that has no place yet and brings nobody another one?
-
-        Nobody has more room by it than without it: whoever waits before this one still has no place, and whoever has one keeps it.
-        """
-        own = all(edit[:2] == ("service", need.service) for edit in option.edits)
-        alone = need.service not in self.at and not (need.rules.together or need.rules.all_or_nothing or need.keep_room)
-        return self.many and own and alone and not option.lost and option.kind not in WIDE
-
-    def _where(self, need: Need, option: Option) -> set[str] | None:
-        """The hosts that a plan has to see to judge an option; None for all of them."""
-        if option.kind in WIDE or need.rules.together or need.rules.all_or_nothing:
-            return None
-        if option.kind == "hosts":
-            return set()
-        return {option.host} if option.host else None
 
     def _hosts(self, need: Need, replicas: Sequence[int], known: _Known) -> tuple[Change | None, set[int]]:
         """The fewest more hosts with a GPU (or as many as one replica needs) that serve the replicas: by doubling, then by halves.
@@ -520,11 +433,11 @@ class Search(AtOnce):
         more = partial(self.more_hosts, asked.need, asked.board)
         low, count = known.hosts - 1, known.hosts
         while best[0] is None and count * need.count <= MOST_GPUS and self.left > 0:
-            best = self._tried(need, asked.told(more(count)), replicas)
+            best = self.tried(need, asked.told(more(count)), replicas)
             low, count = (low, count) if best[0] is not None else (count, 2 * count)
         while best[0] is not None and count - low > 1:
             middle = (low + count) // 2
-            found = self._tried(need, asked.told(more(middle)), replicas)
+            found = self.tried(need, asked.told(more(middle)), replicas)
             best, low, count = (found, low, middle) if found[0] is not None else (best, middle, count)
         known.hosts = count
         if best[0] is None:

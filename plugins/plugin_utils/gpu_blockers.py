@@ -17,6 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MOST_SHARED_COMPUTE, MOST_SHARERS, Bar, Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     ABOVE_ALL,
+    LEAST_PART,
     LOSERS,
     Blocker,
     Edit,
@@ -328,17 +329,20 @@ class Look:
         if asked is not None and self._outranked(going):
             options += self._takers(self._fewest_sharers(need.priority))
         cause = self._word(going)
+        fits = need.memory_mib <= state.memory_free and (need.compute or 0) <= state.compute_free
         if len(state.tenants) >= host.shared_max:
-            options += [more_sharers(host, len(state.tenants) + 1)] if len(state.tenants) < MOST_SHARERS else []
-            cause = "policy mode"
-        elif 0 < state.memory_free < need.memory_mib:
+            # One more of them is of no use where there is not enough for it.
+            options += [more_sharers(host, len(state.tenants) + 1)] if fits and len(state.tenants) < MOST_SHARERS else []
+            cause = "policy mode" if fits else cause
+        elif LEAST_PART * need.memory_mib <= state.memory_free < need.memory_mib:
             text = f"ask for {format_size(state.memory_free)} or less: {self.where} has no more left to share"
             options.append(self._less_memory(text, state.memory_free))
         elif need.compute and 0 < state.compute_free < need.compute:
             left = state.compute_free
             text = f"ask for {left:g} of the compute: {self.where} has no more left to share"
             options.append(option_of("compute", text, Edit("service", need.service, "compute", left), more=1 - left / need.compute))
-        if need.compute and state.compute_free < need.compute and need.memory_mib <= state.memory_free:
+        able = len(state.tenants) < host.shared_max and need.memory_mib <= state.memory_free
+        if need.compute and state.compute_free < need.compute and able:
             # In hundredths, for that is how people write it.
             more_compute = math.ceil(round(100 * (host.shared_compute + need.compute - state.compute_free), 6)) / 100
             if more_compute <= MOST_SHARED_COMPUTE:
@@ -402,12 +406,17 @@ class Look:
             text += f", and {_then(going)} then{f', which stops {and_words(too)} too' if too else ''}"
             # Who ends first is asked first.
             last = sorted(set(self.scene.leases.values()))
-            yield option_of("lease", text, *stop, more=last.index(max(ends)) / len(last), lost=gone)
+            more = last.index(max(ends)) / len(last) / 2 + len(too) / 20
+            yield option_of("lease", text, *stop, more=more, lost=gone)
         allow = () if self.scene.problem.preemption else (Edit("fleet", "", "preemption", True),)
         if allow and highest < self.need.priority:
             text = f"allow fleet_preemption{LOSERS}"
             yield option_of("preemption", text, *allow, more=much, lost=every)
         elif highest >= self.need.priority and highest < 100:
+            if self.scene.problem.moves and highest > self.need.priority:
+                # As high as theirs it is high enough for them to move.
+                text = f"raise its priority to {highest}, and what is there may move for it"
+                yield option_of("priority", text, Edit("service", self.need.service, "priority", highest), more=much / 2)
             text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}{LOSERS}"
             yield option_of("priority", text, Edit("service", self.need.service, "priority", highest + 1), *allow, more=much, lost=every)
         text = f"{self.where} has room for it without {' and '.join(each.words for each in going)}: stop or move what is there"

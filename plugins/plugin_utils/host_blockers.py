@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import beyond, more_ports, more_room
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import Blocker, Edit, Option, amount, option_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import LEAST_PART, Blocker, Edit, Option, amount, option_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
 
 
@@ -28,7 +28,7 @@ def _resource_options(host: HostState, need: Need, kind: str, want: float, have:
     # Those of the service that are here would ask for less too.
     here = host.replicas.get(need.service, 0)
     each = (have + here * want) / (here + 1)
-    if each >= floor:
+    if each >= max(floor, LEAST_PART * want):
         left = int(each * 100) / 100 if kind == "cpus" else int(each)
         text = f"ask for {amount(kind, left)} in place of {amount(kind, want)}: {host.host.name} has no more left"
         yield option_of("resources", text, Edit("service", need.service, f"resources.{kind}", left), more=1 - left / want)

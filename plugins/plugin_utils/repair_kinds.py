@@ -93,7 +93,9 @@ OF_THE_NEED: t.Final = frozenset({"model", "compatibility", "profile", "memory",
 #: Kinds that may need any host of the fleet, and not only the one where the place is: others use a raised quota elsewhere.
 WIDE: t.Final = frozenset({"borrow", "moves", "preemption", "priority", "quota", "replicas"})
 #: Causes that others may take away by going somewhere else.
-OF_OTHERS: t.Final = frozenset({"in use", "priority", "lease", "apart", "together", "host cpus", "host memory", "host shm", "host disk"})
+OF_OTHERS: t.Final = frozenset(
+    {"in use", "priority", "lease", "apart", "together", "host cpus", "host memory", "host shm", "host disk", "kept room", "policy mode"}
+)
 #: Causes that may be in the way of many GPUs at once.
 OF_GPUS: t.Final = frozenset({"drain", "cordon", "lost", "outsider", "pinned layout", "policy mode"})
 
@@ -107,6 +109,12 @@ ABOVE_ALL: t.Final = 101
 
 #: In a text, in place of those who lose their places by it, until a plan has said who they are.
 LOSERS: t.Final = "{losers}"
+
+#: In a text, in place of how many moves it takes and of whom, until a plan has said so.
+MOVES: t.Final = "{moves}"
+
+#: Who asks for a certain amount is not told to do with less than such a part of it.
+LEAST_PART: t.Final = 0.1
 
 
 class Edit(t.NamedTuple):
@@ -124,7 +132,7 @@ class Option(t.NamedTuple):
 
     ``lost``: replicas that give their place away for it, by name; ``host``: where the place would be, '' for anywhere; ``mild``: the same
     without those of its parts by which somebody loses a place, where there are others. ``parts``: what it is made of, one for each thing
-    that is in the way (a word of :data:`CAUSES`).
+    that is in the way (a word of :data:`CAUSES`). ``ways``: where one thing is done in several places, each of these.
     """
 
     kind: str
@@ -135,6 +143,7 @@ class Option(t.NamedTuple):
     host: str = ""
     mild: Option | None = None
     parts: Parts = ()
+    ways: tuple[Option, ...] = ()
 
 
 #: (What is in the way, what takes it away).

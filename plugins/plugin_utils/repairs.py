@@ -12,6 +12,7 @@ import typing as t
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.gpu_blockers import Look, Sizes
@@ -37,11 +38,15 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     Edit,
     Option,
     Spot,
+    and_words,
     asks_otherwise,
     merged,
     option_of,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState, take
+
+# Of so many further hosts or GPUs for which the same is to be done, each is named.
+FEW_NAMED: t.Final = 3
 
 
 class Scene:
@@ -121,12 +126,27 @@ class Scene:
             for blockers in self._all_gpus(host, bare)
             if blockers is not None and len(blockers) == 1 and blockers[0].cause == cause
         ]
-        ways = [option for option in found if option.kind == found[0].kind]
-        if len({option.edits for option in ways}) < 2 or any(option.lost for option in ways):
+        # A setting of a host is one thing, on however many of its GPUs.
+        ways = list({option.edits: option for option in found if option.kind == found[0].kind}.values())
+        if len(ways) < 2 or any(option.lost for option in ways):
             return None
+        return self.in_several(tuple(ways))
+
+    def in_several(self, ways: tuple[Option, ...]) -> Option:
+        """The same thing done in several places, as one option."""
         edits = tuple(dict.fromkeys(edit for option in ways for edit in option.edits))
-        text = f"{ways[0].text}; and the same for {len(ways) - 1} more GPU{'s' if len(ways) > 2 else ''}"
-        return option_of(ways[0].kind, text, *edits, more=1)
+        rest = [option.edits[0] for option in ways[1:]]
+        of_hosts = all(edit.part == "host" for edit in rest)
+        if len(rest) > FEW_NAMED:
+            others = f"{len(rest)} more {'hosts' if of_hosts else 'GPUs'}"
+        else:
+            others = and_words([edit.name if edit.part == "host" else self._names[edit.name] for edit in rest])
+        return option_of(ways[0].kind, f"{ways[0].text}; and the same for {others}", *edits, more=1)._replace(ways=ways)
+
+    @cached_property
+    def _names(self) -> dict[str, str]:
+        """GPUs as people know them, by UUID."""
+        return {gpu.uuid: f"{host.name} {gpu.short}" for host in self.problem.hosts for gpu in host.gpus}
 
     def bare(self, need: Need) -> Need:
         """All of a need that a GPU asks about: the same for many services that have no place yet."""
@@ -140,10 +160,12 @@ class Scene:
 
         Where it is cheaper to ask for less than to get GPUs that would do as things are asked for, those of the latter, too.
         """
-        boards: dict[str, list[tuple[float, str, tuple[Blocker, ...]]]] = {}
+        boards: dict[str, list[tuple[tuple[float, int], str, tuple[Blocker, ...]]]] = {}
         for state, blockers in zip(host.gpus, self._all_gpus(host, need), strict=True):
             if blockers is not None:
-                cost = sum(blocker.best.cost for blocker in blockers)
+                # Of those that cost as much first where the fewest would have to stop for it.
+                lost = sum(len(option.lost) for blocker in blockers for option in blocker.options)
+                cost = sum(blocker.best.cost for blocker in blockers), lost
                 boards.setdefault(state.gpu.board, []).append((cost, state.gpu.pci, blockers))
         # By whether something else has to be asked for.
         best: dict[bool, tuple[float, str, tuple[Blocker, ...]]] = {}
@@ -180,7 +202,7 @@ class Scene:
             best[other] = rank
 
     def _joined(
-        self, host: HostState, need: Need, board: str, together: tuple[Blocker, ...], cheapest: Sequence[tuple[float, str, t.Any]]
+        self, host: HostState, need: Need, board: str, together: tuple[Blocker, ...], cheapest: Sequence[tuple[t.Any, str, t.Any]]
     ) -> Iterator[tuple[Blocker, ...]]:
         """The same for a replica whose GPUs NVLink has to join: those of the cheapest joined set, and those without that rule."""
         ways = {
@@ -232,7 +254,8 @@ class Scene:
                 edits += [Edit("service", other, "rules.apart", tuple(each for each in said if each != service))] if service in said else []
             theirs = [other for other in against if service in self._rules_of(other).apart]
             where = f", which {' and '.join(theirs)} say{'s' if len(theirs) == 1 else ''} too" if theirs else ""
-            where = f", which only {' and '.join(theirs)} say{'s' if len(theirs) == 1 else ''}" if theirs and not rules.apart else where
+            only = theirs and not any(other in rules.apart for other in against)
+            where = f", which only {' and '.join(theirs)} say{'s' if len(theirs) == 1 else ''}" if only else where
             text = f"let it be on one host with {' and '.join(against)} ('apart'{where})"
             yield Blocker("apart", (option_of("apart", text, *edits, more=len(against) / 10),))
         if rules.together and not any(host.replicas.get(other) for other in rules.together):

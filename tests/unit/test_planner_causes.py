@@ -105,7 +105,7 @@ def test_who_is_not_served_by_one_gpu_is_told_of_all_of_them() -> None:
     asked = problem([host(l40s(0, cordoned=True), l40s(1, cordoned=True))], [need("wanted", "exclusive", replicas=2)])
     one, two = proposals(asked)
     assert [each.changes[0].kind for each in (one, two)] == ["uncordon", "uncordon"]
-    assert two.changes[0].sentence == f"{one.changes[0].sentence}; and the same for 1 more GPU"
+    assert two.changes[0].sentence == f"{one.changes[0].sentence}; and the same for h1 GPU-h1-1"
 
 
 @pytest.mark.parametrize("isolation", ["exclusive", "slice"])
