@@ -18,7 +18,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned,
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unread_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines, unread_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import WhatIf
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import reason_lines
 
@@ -103,8 +103,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         result["warnings"] = [nothing, *result["warnings"]]
     result.update(door.put(files, check_mode, diff))
     if arguments["fail_unplaced"] and planned.unplaced:
-        lines = [f"{each['service']} replica {each['replica']}: {each['reason']}" for each in planned.unplaced]
-        result.update(failed=True, msg="\n".join(lines))
+        result.update(failed=True, msg="\n".join(unplaced_lines(planned.unplaced)))
     return result
 
 
@@ -119,7 +118,7 @@ def _checked(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
     check_papers(
         door.read_texts(arguments["manifests"]),
         door.last_plans(arguments["plans"], FLEET),
-        {name: host.get("policy") or {} for name, host in arguments["hosts"].items()},
+        {name: (host or {}).get("policy") or {} for name, host in arguments["hosts"].items()},
         door.known_runtimes([*arguments["templates"], TEMPLATES]),
     )
     return {**_NOTHING, "table": []}

@@ -18,6 +18,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import FleetE
 _HINT = "gather the facts anew: give what gpuops.fleet.gpu_info returns as 'facts'"
 
 Mib = t.Annotated[int, Field(ge=0, le=MOST_MIB)]
+# Boards have 8 or 12 memory slices and some 20 profiles; with thousands, whoever looks for the best cut never ends.
+MOST_SLICES, MOST_PROFILES = 64, 64
 Count = t.Annotated[int, Field(ge=0, le=10**6)]
 
 
@@ -127,13 +129,13 @@ class _Profile(_Part):
     memory_mib: Mib
     sm: Count
     max: Count
-    starts: list[Count]
+    starts: list[Count] = Field(max_length=MOST_SLICES)
 
 
 class _Geometry(_Part):
     compute_slices: Count
     memory_slices: Count
-    profiles: list[_Profile]
+    profiles: list[_Profile] = Field(max_length=MOST_PROFILES)
 
 
 class _Identity(_Part):

@@ -48,7 +48,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import chang
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.token_room import token_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import order
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table, unread_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import numbers, runs, table, unread_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines as replicas_and_reasons
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import Answer, WhatIf, boards_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import Reason, room_notes, why_here
@@ -499,24 +499,28 @@ def _table(states: Iterable[Host], solution: Solution, before: Iterable[Placemen
     waiting = {each.name for each in solution.waiting}
     rows: list[tuple[str, ...]] = [("SERVICE", "REPLICA", "HOST", "GPU", "SLICE", "MEMORY", "PORT", "CHANGE")]
     entries: list[tuple[str, int, tuple[str, ...]]] = []
+    many: dict[tuple[str, int], str] = {}
     for place in solution.placements:
         old = last.pop((place.service, place.replica), None)
         entries.append(
             (place.service, place.replica, (*_where(place), _memory(place, gpus, needs), _ports(place), _change(place, old, down, left)))
         )
+    nowhere: dict[str, list[int]] = {}
     for each in solution.unplaced:
         old = last.pop((each.service, each.replica), None)
-        text = "no place" if old is None else f"no place any more, was on {_at(old)}"
-        if old is not None and old.name in waiting:
-            text = (
-                f"no place while {old.host} is down, stays on {_at(old)}"
-                if old.host in down
-                else f"no place elsewhere, stays on {_at(old)}"
-            )
+        if old is None:
+            nowhere.setdefault(each.service, []).append(each.replica)
+            continue
+        why = f"while {old.host} is down" if old.host in down else "elsewhere"
+        text = f"no place {why}, stays on {_at(old)}" if old.name in waiting else f"no place any more, was on {_at(old)}"
         entries.append((each.service, each.replica, ("-", "-", "-", "-", "-", text)))
+    for service, replicas in nowhere.items():
+        for run in runs(replicas):  # of a thousand by a slip of the pen, one line
+            entries.append((service, run[0], ("-", "-", "-", "-", "-", "no place")))
+            many[service, run[0]] = numbers(run)
     for old in last.values():
         entries.append((old.service, old.replica, (*_where(old), "-", _ports(old), "removed")))
-    rows.extend((service, str(replica), *cells) for service, replica, cells in sorted(entries))
+    rows.extend((service, many.get((service, replica), str(replica)), *cells) for service, replica, cells in sorted(entries))
     return table(rows)
 
 

@@ -24,6 +24,11 @@ Path = tuple[str | int, ...]
 MAX_NODES = 200_000
 MAX_DEPTH = 40
 
+# So many problems are told at once: who made more has made one of them very often.
+MOST_TOLD = 40
+# What a person wrote is told as far as that helps to find it.
+_MOST_LETTERS = 300
+
 _BOOL = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
 _NULL = re.compile(r"^(?:~|null|Null|NULL|)$")
 _INT = re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$")
@@ -32,12 +37,13 @@ _TAG = "tag:yaml.org,2002:"
 # What an error says in place of a file where a host's variables or facts are wrong.
 _OF_HOST = "host "
 _HALVES = re.compile("[\ud800-\udfff]")
+_MERGE = re.compile(r"^(?:<{7}|>{7}) \S", re.MULTILINE)
 _SIGNS = list("-+0123456789")
 _RUN = re.compile(rf"(?:[-?:][ \t]+){{{20 * MAX_DEPTH}}}")
 
 
 class FleetErrors(FleetError):
-    """Several problems; ``str()`` has each on its own line, in the order of files and lines."""
+    """Several problems; ``str()`` has each on its own line, in the order of files and lines, the first of very many."""
 
     def __init__(self, errors: Sequence[FleetError]) -> None:
         self.errors = tuple(errors)
@@ -45,7 +51,9 @@ class FleetErrors(FleetError):
         super().__init__(first.message, file=first.file, line=first.line, field=first.field, hint=first.hint)
 
     def __str__(self) -> str:
-        return "\n".join(str(error) for error in self.errors)
+        lines = [str(error) for error in self.errors[:MOST_TOLD]]
+        more = len(self.errors) - len(lines)
+        return "\n".join([*lines, f"and {more} more of them"] if more else lines)
 
 
 def raise_all(errors: Iterable[FleetError]) -> None:
@@ -92,7 +100,12 @@ class Located:
 
     def error(self, path: Path, message: str, hint: str | None = None) -> FleetError:
         """An error at ``path``, to be raised by the caller."""
-        return FleetError(message, file=self.file, line=self.line(path), field=field_name(path) or None, hint=hint)
+        field = field_name(path) or None
+        return FleetError(_short(message), file=self.file, line=self.line(path), field=field and _short(field), hint=hint)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}... ({len(text)} letters)"
 
 
 NO_TEXT: t.Final = ("it has half a character, which no text has", "write the character itself")
@@ -153,6 +166,7 @@ def read_yaml(text: str, file: str) -> Located:
     :raises FleetError: not YAML, empty, not a mapping, more than one document, a key written twice, a tag, a merge key.
     """
     _check_depth(text, file)
+    _check_merge(text, file)
     try:
         node = _compose(text, file, _Fast)
     except FleetError:
@@ -190,6 +204,15 @@ def _check_depth(text: str, file: str) -> None:
                 raise FleetError("brackets are nested too deep", file=file, line=number, hint="close what was opened")
 
 
+def _check_merge(text: str, file: str) -> None:
+    """Refuse what a merge has left, in words of its own: to a reader of YAML it is an error of indentation somewhere near."""
+    found = _MERGE.search(text)
+    if found is not None:
+        line = text.count("\n", 0, found.start()) + 1
+        hint = "keep what is right of both sides, without the lines of '<', '=' and '>'; of plans: plan again"
+        raise FleetError("a merge that was not finished", file=file, line=line, hint=hint)
+
+
 def _compose(text: str, file: str, loader_class: type[t.Any]) -> yaml.Node | None:
     try:
         loader = loader_class(text)
@@ -207,13 +230,21 @@ def _compose(text: str, file: str, loader_class: type[t.Any]) -> yaml.Node | Non
 
 
 def _yaml_error(error: yaml.MarkedYAMLError, file: str) -> FleetError:
-    mark = error.problem_mark or error.context_mark
+    opened = next((what for what in _OPENED if what in (error.context or "")), None)
+    # What was opened and never closed is found out at the end of the file.
+    mark = (error.context_mark if opened else error.problem_mark) or error.context_mark
     line = None if mark is None else int(mark.line) + 1
     problem = error.problem or str(error)
+    if opened and error.problem_mark is not None and error.problem_mark.line != (line or 0) - 1:
+        return FleetError(f"not YAML: {_OPENED[opened]} is opened and never closed", file=file, line=line, hint="close it")
     if "but found another document" in problem:
         return FleetError("more than one YAML document", file=file, line=line, hint="write one document a file, without a second '---'")
     hint = "indent with spaces, never with tabs" if "\\t" in problem else "check indentation, quotes and the space after each ':'"
     return FleetError(f"not YAML: {problem}", file=file, line=line, hint=hint)
+
+
+# What PyYAML says it was reading, and what people call it.
+_OPENED: t.Final = {"quoted scalar": "a quote", "flow sequence": "'['", "flow mapping": "'{'"}
 
 
 class _Builder:
@@ -227,7 +258,7 @@ class _Builder:
     def build(self, node: yaml.Node, path: Path) -> t.Any:
         self.nodes += 1
         if self.nodes > MAX_NODES:
-            raise self._error(node, path, "the file grows too large when its aliases are followed", "write the values out")
+            raise self._error(node, path, f"more than {MAX_NODES:,} values, its aliases followed", "name the file that was meant")
         if len(path) > MAX_DEPTH:
             raise self._error(node, path[:3], "nested too deep, or an alias that contains itself", f"use fewer than {MAX_DEPTH} levels")
         if isinstance(node, yaml.MappingNode):

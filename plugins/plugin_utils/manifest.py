@@ -42,6 +42,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest_parts import
     not_in_billions,
     not_itself,
     ports_agree,
+    profile_name,
     some_board_is_left,
     targets_differ,
 )
@@ -102,14 +103,6 @@ def _positive(value: int) -> int:
 Name = t.Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": NAME.pattern})]
 
 
-def _profile_name(value: str) -> str:
-    try:
-        name_parts(value)
-    except FleetError as error:
-        raise Wrong(error.message, error.hint or "write one like 1g.10gb") from error
-    return value
-
-
 def _stored(value: str) -> str:
     """What does not lie below the model store would be the host itself: its root, the engine's socket, other teams' secrets."""
     if value.startswith("/") or ".." in value.split("/"):
@@ -137,7 +130,7 @@ def _part(value: str) -> str:
 
 Line = t.Annotated[str, Field(min_length=1), AfterValidator(_no_line_break)]
 StorePath = t.Annotated[Line, AfterValidator(_stored)]
-ProfileName = t.Annotated[Line, AfterValidator(_profile_name)]
+ProfileName = t.Annotated[Line, AfterValidator(profile_name)]
 SomeSize = t.Annotated[Size, AfterValidator(_positive)]
 SecretName = t.Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 # As it stands in a request's first line: whatever is not plain ASCII is written as %XX there.

@@ -9,7 +9,9 @@ import posixpath
 import typing as t
 from collections.abc import Sequence
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Wrong
+from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import name_parts
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Wrong, describe
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Health, PlacementRules, Port, Volume, Weight
@@ -26,6 +28,17 @@ MOST_REQUESTS = 10**6
 MOST_BYTES = 16
 # Seconds that anything of a start or a rollout may take: a day. What takes longer is a unit taken for another.
 MOST_SECONDS = 86400
+
+
+def profile_name(value: str) -> str:
+    """The name of a MIG profile. :raises Wrong: it is none."""
+    try:
+        name_parts(value)
+    except FleetError as error:
+        raise Wrong(error.message, error.hint or "write one like 1g.10gb") from error
+    except ValueError as error:  # more digits than Python reads
+        raise Wrong(f"{describe(value)} is not a profile", "write one like 1g.10gb") from error
+    return value
 
 
 def ports_agree(ports: Sequence[Port], health: Health | None) -> None:

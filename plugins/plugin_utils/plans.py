@@ -15,7 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import plan_record
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Field, Strict, Wrong, check, model_validator
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import TIME_SLICE, GpuLayout, Host, Placement, Solution, Unplaced
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import Order
 
@@ -106,12 +106,23 @@ def read_plan(path: str, text: str) -> HostPlan:
     :raises FleetError: not of this form, or edited by hand: then its digests are not those of its content.
     """
     located = read_yaml(text, path)
+    _is_a_plan(located)
     check(_Plan, located)
     try:
         plan_record.check_plan(located.data)
     except FleetError as error:
         raise located.error(tuple((error.field or "").split(".")), error.message, error.hint) from error
     return HostPlan(located.data, text)
+
+
+def _is_a_plan(located: Located) -> None:
+    """:raises FleetError: it is something else, or of a release that is newer than this one."""
+    form = located.data.get("plan")
+    if "plan" not in located.data:
+        raise FleetError("this is no plan", file=located.file, hint="move it elsewhere: this directory is for plans alone")
+    if isinstance(form, int) and not isinstance(form, bool) and form > 1:
+        wrong = f"form {form} of plans is of a newer release"
+        raise located.error(("plan",), wrong, "plan with the release of gpuops.fleet that wrote it, or a newer one")
 
 
 def _placement(host: str, line: Data) -> Placement:
@@ -332,7 +343,9 @@ class _Fleet(Strict):
 @lru_cache(maxsize=1)
 def _read_fleet(path: str, text: str) -> _Fleet:
     """A ``fleet.yml``, read once: a plan asks for one part after the other, and thousands may be without a place. Nobody writes to it."""
-    return check(_Fleet, read_yaml(text, path))
+    located = read_yaml(text, path)
+    _is_a_plan(located)
+    return check(_Fleet, located)
 
 
 Settings = Mapping[str, Mapping[str, str]]

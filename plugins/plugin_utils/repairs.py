@@ -164,7 +164,7 @@ class Scene:
         for state, blockers in zip(host.gpus, self._all_gpus(host, need), strict=True):
             if blockers is not None:
                 # Of those that cost as much first where the fewest would have to stop for it.
-                lost = sum(len(option.lost) for blocker in blockers for option in blocker.options)
+                lost = sum(len(option.lost) for blocker in blockers if blocker.best.lost for option in blocker.options)
                 cost = sum(blocker.best.cost for blocker in blockers), lost
                 boards.setdefault(state.gpu.board, []).append((cost, state.gpu.pci, blockers))
         # By whether something else has to be asked for.

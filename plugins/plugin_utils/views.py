@@ -53,15 +53,20 @@ def without_place(unplaced: t.Iterable[Data]) -> list[tuple[str, list[int], str]
     return [(service, replicas, reason) for (service, reason), replicas in grouped.items()]
 
 
+def runs(values: t.Iterable[int]) -> list[list[int]]:
+    """Numbers in order, those that follow each other together."""
+    found: list[list[int]] = []
+    for value in sorted(values):
+        if found and found[-1][-1] == value - 1:
+            found[-1].append(value)
+        else:
+            found.append([value])
+    return found
+
+
 def numbers(values: t.Iterable[int]) -> str:
     """Numbers as people write them: ``1, 3 to 5``."""
-    runs: list[list[int]] = []
-    for value in sorted(values):
-        if runs and runs[-1][-1] == value - 1:
-            runs[-1].append(value)
-        else:
-            runs.append([value])
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs(values))
 
 
 def stable_facts(facts: Data) -> dict[str, t.Any]:

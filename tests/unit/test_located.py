@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import located
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import FleetErrors, Located, field_name, raise_all, read_yaml
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import MOST_TOLD, FleetErrors, Located, field_name, raise_all, read_yaml
 
 
 def test_values_are_those_of_yaml_1_2() -> None:
@@ -100,7 +100,11 @@ REFUSED = {
     "a: 1\n---\nb: 1\n": "f:2: more than one YAML document; write one document a file, without a second '---'",
     "a: 1\nb: \x00\n": "f:2: not a text file: it has control characters; write YAML as UTF-8 text",
     "a: b: c\n": "f:1: not YAML: mapping values are not allowed here; check indentation, quotes and the space after each ':'",
-    "a: 'b\n": "f:2: not YAML: found unexpected end of stream; check indentation, quotes and the space after each ':'",
+    "a: 'b\n": "f:1: not YAML: a quote is opened and never closed; close it",
+    "a: 1\nb: [c,\nd: 2\n": "f:2: not YAML: '[' is opened and never closed; close it",
+    "a: 1\nb: {c: 1\n\nd: 2\n": "f:2: not YAML: '{' is opened and never closed; close it",
+    "a: 1\n<<<<<<< HEAD\nb: 1\n=======\nb: 2\n>>>>>>> other\n": "f:2: a merge that was not finished; keep what is right of both sides, "
+    "without the lines of '<', '=' and '>'; of plans: plan again",
     "a: !vault x\n": "f:1: a: the tag !vault is not read here; write a plain value",
     "a: !x {b: 1}\n": "f:1: a: the tag !x is not read here; write a plain value",
     "a: !x [b]\n": "f:1: a: the tag !x is not read here; write a plain value",
@@ -124,7 +128,7 @@ def test_what_is_not_one_plain_mapping_is_refused(text: str) -> None:
 
 def test_nested_aliases_do_not_grow_into_gigabytes() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"] + [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    with pytest.raises(FleetError, match="grows too large when its aliases are followed; write the values out"):
+    with pytest.raises(FleetError, match="more than 200,000 values, its aliases followed; name the file that was meant"):
         read_yaml("\n".join(lines), "f")
 
 
@@ -183,3 +187,15 @@ def test_what_is_wrong_on_many_hosts_alike_is_one_line() -> None:
         "hosts gpu-00, gpu-01, gpu-02 and 9 more: fleet_moves: no; yes",
         "hosts.yml:3: no",
     ]
+
+
+def test_of_very_many_problems_the_first_are_told_and_how_many_more_there_are() -> None:
+    many = FleetErrors([FleetError("wrong", file="f", line=line) for line in range(1, MOST_TOLD + 6)])
+    lines = str(many).split("\n")
+    assert (len(lines), lines[0], lines[-1]) == (MOST_TOLD + 1, "f:1: wrong", "and 5 more of them")
+
+
+def test_what_is_very_long_is_told_in_part() -> None:
+    error = Located({}, "f").error(("x" * 5000,), f"unknown field '{'x' * 5000}'")
+    assert len(str(error)) < 700
+    assert str(error).endswith("... (5016 letters)")

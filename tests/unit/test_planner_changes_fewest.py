@@ -146,7 +146,7 @@ def test_nothing_is_told_beside_a_change_that_does_alone() -> None:
     shared = host(l40s(0), modes=("shared",), capacity=Resources(3, None, None, None))
     whole = host(l40s(0, "h2"), name="h2", modes=("whole",))
     asked = problem([shared, whole], [need("ocr", "slice", 9000, resources=Resources(4))])
-    assert [change.sentence for change in proposals(asked)[0].changes][0] == "write 'isolation: exclusive': h2 has whole GPUs"
+    assert proposals(asked)[0].changes[0].sentence == "write 'isolation: exclusive': h2 has whole GPUs"
 
 
 def test_who_alone_wants_to_be_apart_is_named() -> None:

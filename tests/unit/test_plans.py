@@ -237,7 +237,10 @@ def test_a_service_names_exactly_one_place(service: dict[str, t.Any], wrong: boo
 
 
 def test_a_plan_of_another_form_is_refused() -> None:
-    assert refused(broken(plan=2)) == "plans/h1.yml:1: plan: unknown value 2; write 1"
+    hint = "plan with the release of gpuops.fleet that wrote it, or a newer one"
+    assert refused(broken(plan=2)) == f"plans/h1.yml:1: plan: form 2 of plans is of a newer release; {hint}"
+    assert refused(broken(plan=0)) == "plans/h1.yml:1: plan: unknown value 0; write 1"
+    assert refused("hello: 1\n") == "plans/h1.yml: this is no plan; move it elsewhere: this directory is for plans alone"
     assert refused(broken(serial=0)) == "plans/h1.yml:3: serial: 0 is not right; it must be at least 1"
     assert "plans/h1.yml:4: digest: 'x' does not have the right form" in refused(broken(digest="x"))
     assert refused(plan().text + "more: 1\n").startswith("plans/h1.yml:24: more: unknown field 'more'")
