@@ -25,10 +25,14 @@ def waves(old: Mapping[str, Iterable[str]], new: Mapping[str, Iterable[str]]) ->
     hosts = sorted({*old, *new})
     goes_to = {name: host for host in sorted(new) for name in new[host]}
     wanted = [(host, goes_to[name]) for host in sorted(old) for name in sorted(old[host]) if goes_to.get(name, host) != host]
-    before = waits(hosts, wanted)
+    return turns_of(waits(hosts, wanted))
+
+
+def turns_of(before: Mapping[str, set[str]]) -> dict[str, int]:
+    """Host -> 0 when it waits for nobody, else one more than those that it waits for, from what :func:`waits` says."""
     found: dict[str, int] = {}
-    while len(found) < len(hosts):
-        ready = [host for host in hosts if host not in found and before[host] <= found.keys()]
+    while len(found) < len(before):
+        ready = [host for host in before if host not in found and before[host] <= found.keys()]
         found |= {host: max((found[each] + 1 for each in before[host]), default=0) for host in ready}
     return found
 

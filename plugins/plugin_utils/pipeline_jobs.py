@@ -8,15 +8,15 @@ from __future__ import annotations
 import itertools
 import math
 import typing as t
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import yaml
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import gateway
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_order import waits
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_order import turns_of, waits
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import Changes, Service, Work
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import Changes, Replica, Service, Work
 
 Data = Mapping[str, t.Any]
 
@@ -90,7 +90,7 @@ def _jobs(changes: Changes, plans: Mapping[str, Data], settings: Settings) -> di
         why = sorted({f"{work.host}: {work.why}" for work in changes.work if work.service == name})
         jobs[gate] = {"extends": ".fleet-approve", "stage": "approve", "variables": {"FLEET_SERVICE": name, "FLEET_WHY": "; ".join(why)}}
     steps = steps_of(changes.work)
-    before = needs_of(steps)
+    before = needs_of(steps, changes.replicas)
     first = {step.host: step.job for step in steps}
     # Requests go to the new place of a replica before it leaves the old one.
     leaving = {step.host for step in steps if settings.gateways and step.leaves and before[step.host]}
@@ -170,24 +170,29 @@ def steps_of(work: Collection[Work]) -> list[Step]:
     return sorted(steps, key=lambda step: (not step.leaves, step.host))
 
 
-def needs_of(steps: Collection[Step]) -> dict[str, set[str]]:
-    """Host -> the hosts that come before it.
+def needs_of(steps: Collection[Step], replicas: Iterable[Replica] = ()) -> dict[str, set[str]]:
+    """Host -> the hosts that come before it. ``replicas``: what becomes of each.
 
-    1. A service goes from host to host, one at a time: a version that fails stops at the first.
-    2. A host that a service leaves for another one waits until it is there.
+    1. A host that a replica leaves for another one waits until it is there; so does one that a service leaves altogether.
+    2. A service goes from host to host, one at a time: a version that fails stops at the first.
 
     What would close a circle (services change places between hosts) is left out. On one host the play itself stops who leaves a slice
     before anybody comes to it.
     """
     hosts = sorted(step.host for step in steps)
     coming: dict[str, list[str]] = {}
-    for host in hosts:
-        for work in next(step.works for step in steps if step.host == host):
+    for step in sorted(steps, key=lambda step: step.host):
+        for work in step.works:
             if work.kind == "deploy":
-                coming.setdefault(work.service, []).append(host)
-    wanted = [(later, earlier) for several in coming.values() for earlier, later in itertools.pairwise(several)]
+                coming.setdefault(work.service, []).append(step.host)
+    moves = [(each.before[0], each.after[0]) for each in replicas if each.before and each.after and each.before[0] != each.after[0]]
+    wanted = [(later, earlier) for later, earlier in moves if later in hosts and earlier in hosts]
     for step in sorted(steps, key=lambda step: step.host):
         wanted += [(step.host, host) for work in step.works if work.kind == "remove" for host in coming.get(work.service, ())]
+    turns = turns_of(waits(hosts, wanted))
+    for several in coming.values():
+        in_turn = sorted(several, key=lambda host: (turns[host], host))
+        wanted += [(later, earlier) for earlier, later in itertools.pairwise(in_turn)]
     return waits(hosts, wanted)
 
 

@@ -121,6 +121,27 @@ def test_a_replica_that_moves_leaves_when_it_is_there() -> None:
     assert data["remove a from h1"]["stage"] == "after"
 
 
+def test_a_replica_that_moves_is_there_first_also_where_others_of_the_service_stay() -> None:
+    last, new = {"h1": plan(line("a"), line("a", 2, start=4))}, {"h1": plan(line("a")), "h2": plan(line("a", 2, start=4))}
+    data = child(compared(last, new), new)
+    assert needs(data, "deploy a on h2") == set()
+    assert needs(data, "deploy a on h1") == {"deploy a on h2"}
+
+
+def test_a_replica_that_moves_is_there_first_also_where_another_service_is_on_both_hosts() -> None:
+    last = {"h1": plan(line("a"), line("b", start=4)), "h2": plan(line("b", 2))}
+    new = {
+        "h1": plan(line("b", start=4, version="2")),
+        "h2": plan(line("a", start=4), line("b", 2, version="2")),
+        "h3": plan(line("b", 3)),
+    }
+    data = child(compared(last, new), new)
+    assert needs(data, "carry out h2") == set()
+    assert needs(data, "deploy b on h3") == {"carry out h2"}
+    # Still one host after the other, those that wait for others last.
+    assert needs(data, "carry out h1") == {"carry out h2", "deploy b on h3"}
+
+
 def test_requests_go_to_the_new_place_of_a_replica_before_it_leaves_the_old_one() -> None:
     last = {"h1": plan(line("a")), "h2": plan(), "h3": plan(line("gone"))}
     new = {"h1": plan(), "h2": plan(line("a")), "h3": plan()}
