@@ -30,6 +30,8 @@ MOST: t.Final = 1024
 _WHERE: t.Final = "fleet_what_if"
 # After so many doublings that helped nobody, more GPUs are not what is missing.
 _IDLE: t.Final = 3
+# With so many hosts fewer it is tried besides.
+_HOSTS_FEWER: t.Final = 3
 
 
 def _some_board(value: str) -> str:
@@ -152,7 +154,7 @@ class WhatIf:
                 tried[gpus] = make_plan(_joined(problem, _more(problem, catalogue, kind, gpus, "more")))
             return len(tried[gpus].unplaced)
 
-        high, idle, largest = kind.gpus, 0, _largest_at_once(problem, now)
+        high, idle, largest = kind.gpus, 0, _largest_at_once(problem, now, kind.gpus)
         while without(high) and high < MOST and idle < _IDLE:
             # Fewer than a group asks for at once say nothing of what more would do.
             few = high < largest
@@ -165,6 +167,9 @@ class WhatIf:
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if without(middle) > least else (low, middle)
+        # A host with few GPUs may be worse than none, so that less is enough than halves have found: whole hosts.
+        whole = range((high - 1) // kind.gpus * kind.gpus, 0, -kind.gpus)
+        high = min((count for count in whole[:_HOSTS_FEWER] if without(count) == least), default=high)
         board, rest = _board(problem, catalogue, kind.board).board, _unplaced(tried[high])
         data = {
             "board": board,
@@ -194,11 +199,12 @@ def _meant(unknown: Sequence[str], known: Sequence[str]) -> str:
     return f"known: {few_names(known)}" if known else "there are none"
 
 
-def _largest_at_once(problem: Problem, now: Solution) -> int:
-    """The most GPUs that anybody without a place could need together: one replica, or all of a group."""
+def _largest_at_once(problem: Problem, now: Solution, gpus: int) -> int:
+    """The most GPUs that anybody without a place could need together, on hosts of so many ``gpus``: one replica, or all of a group, of which
+    each may need a host of its own."""
     without = {each.service for each in now.unplaced}
     needs = (need for need in problem.needs if need.service in without)
-    return max((need.count * (need.replicas if need.rules.all_or_nothing else 1) for need in needs), default=0)
+    return max((max(need.count, gpus) * need.replicas if need.rules.all_or_nothing else need.count for need in needs), default=0)
 
 
 def _missing_words(problem: Problem, solution: Solution) -> str:

@@ -44,6 +44,13 @@ def test_as_many_gpus_as_it_takes_and_one_less_is_not_enough() -> None:
     ]
 
 
+def test_a_group_of_which_each_needs_a_host_of_its_own_is_not_given_up_too_early() -> None:
+    alone = Rules(max_per_host=1, all_or_nothing=True)
+    asked = problem([host(gpu())], [need("group", "exclusive", 16_000, replicas=12, rules=alone)])
+    found = many(asked, board="a100", gpus=16)
+    assert (found["gpus"], found["hosts"], found["unplaced"]) == (161, 11, [])
+
+
 def test_boards_that_the_fleet_does_not_have_come_from_the_catalogue() -> None:
     asked = problem([host(gpu())], [need("llm", "exclusive", 100_000, replicas=3)])
     assert many(asked, board="h200-sxm5-141gb", gpus=4)["gpus"] == 3
