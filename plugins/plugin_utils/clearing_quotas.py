@@ -21,7 +21,8 @@ def clearings(draft: Draft, need: Need) -> Iterator[tuple[Displacement, dict[Key
     """The ways in which the team's quota has room for one more, and who has left a place for it: first as it is, if it may have any board;
     then what each board counts, the least first, and whoever may leave first.
 
-    Each stands while it is looked at, and is undone before the next: whoever is content calls ``draft.keep()`` and asks for no other.
+    Each stands while it is looked at, and is undone before the next: whoever is content calls ``draft.keep()`` and asks for no other. On a
+    large fleet only the first is looked at for which anybody leaves.
     """
     books = draft.fleet.books
     charges = charges_of(draft, need) if books.limited(need.team) else []
@@ -42,6 +43,8 @@ def clearings(draft: Draft, need: Need) -> Iterator[tuple[Displacement, dict[Key
                     draft.forget(need)
                     yield "reclaimed" if further == "reclaimed" else way, lifted
                 draft.back(mark)
+                if further is not None and not _is_small(draft):
+                    return
 
 
 def _cleared(draft: Draft, need: Need, charge: Charge, lifted: dict[Key, Placement]) -> Displacement | None:

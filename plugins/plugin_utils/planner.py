@@ -334,9 +334,10 @@ class _Queue:
         self._room = Room(draft)
         self._asking = True
         self._heap: list[_Entry] = []
-        # Who was told in this round that there is no place, after how many were given back; and how many may be asked again in it.
+        # Who was told in this round that there is no place, after how many were given back.
         self._refused: list[tuple[int, _Entry]] = []
-        self._asked_again = 0
+        # As of when they were asked again, and before which priority.
+        self._asked_again = (0, 0)
 
     def run(self, asking: bool = True) -> list[tuple[Need, int]]:
         """Place everybody for whom there is a place; who has none, by service and replica. ``asking``: others may be asked to make room."""
@@ -346,11 +347,10 @@ class _Queue:
             before, self._room = dict(draft.placed), Room(draft)
             self._heap = [self._entry(need, replicas) for need, replicas in _turns(self._missing())]
             heapq.heapify(self._heap)
-            turns = self._asked_again = TURNS * len(self._heap)
+            turns = TURNS * len(self._heap)
             self._refused = []
             while self._heap and turns > 0:
-                if self._higher_again():
-                    continue
+                self._higher_again()
                 turns -= 1
                 _rank, _first, service, replicas, last = heapq.heappop(self._heap)
                 self._turn(draft.needs[service], replicas, last or not self._patient)
@@ -362,17 +362,30 @@ class _Queue:
         self._end()
         return self._missing()
 
-    def _higher_again(self) -> bool:
-        """Whoever asked in vain, and is of a higher priority than the next one, is asked again where anything was given back since."""
-        now, priority = self._draft.given_back, self._heap[0][0][0]
-        again = [entry for then, entry in self._refused if then < now and entry[0][0] < priority]
-        if not again or len(again) > self._asked_again:
-            return False
-        self._asked_again -= len(again)
-        self._refused = [each for each in self._refused if each[0] == now or each[1][0][0] >= priority]
-        for entry in again:
-            self._turn(self._draft.needs[entry[2]], entry[3], entry[4] or not self._patient)
-        return True
+    def _higher_again(self) -> None:
+        """Before the next one takes a place: whoever asked in vain and is of a higher priority takes what was given back since, if that will
+        do. Whether others can make room now is asked in the next round."""
+        draft, priority, refused = self._draft, self._heap[0][0][0], self._refused
+        asked, self._asked_again = self._asked_again, (draft.given_back, priority)
+        if asked == self._asked_again or not self._may_have_one(self._heap[0]):
+            return
+        self._refused = []
+        for then, entry in refused:
+            if then == draft.given_back or entry[0][0] >= priority:
+                self._refused.append((then, entry))
+            elif not self._may_have_one(entry) or not self._takes(draft.needs[entry[2]], entry[3]):
+                self._refused.append((draft.given_back, entry))
+
+    def _takes(self, need: Need, replicas: Sequence[int]) -> bool:
+        """Have these a place by now, or is there one for which nobody makes room?"""
+        if need.rules.all_or_nothing:
+            return self._group(need, False)
+        return all([(need.service, each) in self._draft.placed or self._one(need, each, False) for each in replicas])
+
+    def _may_have_one(self, entry: _Entry) -> bool:
+        """Is there a place for one of these, as things are? What it holds on a drained GPU it gives back itself."""
+        need = self._draft.needs[entry[2]]
+        return any((need.service, replica) in self._draft.leaving for replica in entry[3]) or not self._draft.hopeless(need)
 
     def _end(self) -> None:
         """Whoever gave way last is not asked any more: of what is to have all of its replicas, nothing is left then."""
