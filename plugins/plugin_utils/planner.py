@@ -363,8 +363,8 @@ class _Queue:
         return self._missing()
 
     def _higher_again(self) -> None:
-        """Before the next one takes a place: whoever asked in vain and is of a higher priority takes what was given back since, if that will
-        do. Whether others can make room now is asked in the next round."""
+        """Before the next one takes a place: whoever asked in vain and is of a higher priority takes what was given back since, if that
+        will do. Whether others can make room now is asked in the next round."""
         draft, priority, refused = self._draft, self._heap[0][0][0], self._refused
         asked, self._asked_again = self._asked_again, (draft.given_back, priority)
         if asked == self._asked_again or not self._may_have_one(self._heap[0]):
@@ -380,7 +380,7 @@ class _Queue:
         """Have these a place by now, or is there one for which nobody makes room?"""
         if need.rules.all_or_nothing:
             return self._group(need, False)
-        return all([(need.service, each) in self._draft.placed or self._one(need, each, False) for each in replicas])
+        return all((need.service, each) in self._draft.placed or self._one(need, each, False) for each in replicas)
 
     def _may_have_one(self, entry: _Entry) -> bool:
         """Is there a place for one of these, as things are? What it holds on a drained GPU it gives back itself."""

@@ -200,8 +200,8 @@ def _meant(unknown: Sequence[str], known: Sequence[str]) -> str:
 
 
 def _largest_at_once(problem: Problem, now: Solution, gpus: int) -> int:
-    """The most GPUs that anybody without a place could need together, on hosts of so many ``gpus``: one replica, or all of a group, of which
-    each may need a host of its own."""
+    """The most GPUs that anybody without a place could need together, on hosts of so many ``gpus``: one replica, or all of a group, of
+    which each may need a host of its own."""
     without = {each.service for each in now.unplaced}
     needs = (need for need in problem.needs if need.service in without)
     return max((max(need.count, gpus) * need.replicas if need.rules.all_or_nothing else need.count for need in needs), default=0)

@@ -282,6 +282,16 @@ BAD_FILES = {
     "no node has a GPU": ("--nodes", "sn,cpu_milli,memory_mib,gpu,model\nn1,64000,262144,0,\n"),
     "No such file": ("--mix", None),
     "not a mix that can be read": ("--mix", "[1, 2"),
+    "an empty list of sizes": ("--mix", '{"requests": [{"weight": 1, "num_gpu": 1, "gpu_milli": 500, "cpu_milli": [], "memory_mib": 1}]}'),
+    "1500.5 is no whole number": (
+        "--mix",
+        '{"requests": [{"weight": 1, "num_gpu": 1, "gpu_milli": 500, "cpu_milli": 1500.5, "memory_mib": 1}]}',
+    ),
+    "'1' is no whole number": ("--mix", '{"requests": [{"weight": 1, "num_gpu": 1, "gpu_milli": 500, "cpu_milli": 1, "memory_mib": "1"}]}'),
+    "nan is no weight": ("--mix", '{"requests": [{"weight": NaN, "num_gpu": 1, "gpu_milli": 500, "cpu_milli": 1, "memory_mib": 1}]}'),
+    "pods:8: cpu_milli is '1e25', which nobody asks for": ("--trace", f"{PODS}f,1e25,1,1,500,,\n"),
+    "pods:8: num_gpu is '1.5', which nobody asks for": ("--trace", f"{PODS}f,1,1,1.5,1000,,\n"),
+    "not a CSV file that can be read": ("--trace", f'{PODS}f,1,1,1,500,"{"x" * 140_000}\n'),
     "'num_gpu' is missing": ("--mix", '{"requests": [{"weight": 1, "gpu_milli": 1000, "cpu_milli": 1, "memory_mib": 1}]}'),
     "it asks for no GPU": ("--mix", '{"requests": [{"weight": 1, "num_gpu": 0, "gpu_milli": 0, "cpu_milli": 1, "memory_mib": 1}]}'),
     "not a request that can be made": (

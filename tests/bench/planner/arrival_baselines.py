@@ -167,15 +167,15 @@ class GpuPacking(Scored):
 
 
 class GpuClustering(Scored):
-    """Requests for the same amount of GPU together: nodes that hold only such, then nodes that hold some, then idle ones, then others."""
+    """Requests of one sort together, all parts of a GPU being one: nodes that hold only such, then some, then idle ones, then others."""
 
     def __init__(self, nodes: list[Node]) -> None:
         super().__init__(nodes)
-        self.held: list[Counter[tuple[int, int]]] = [Counter() for _node in nodes]
+        self.held: list[Counter[tuple[int, bool]]] = [Counter() for _node in nodes]
 
     def score(self, request: Request, which: Numbers) -> Numbers:
         """Tier, then how full."""
-        sort = (request.gpus, request.milli)
+        sort = _sort(request)
         held = [self.held[each] for each in which]
         tier = np.array([3.0 if set(one) == {sort} else 2.0 if sort in one else 1.0 if not one else 0.0 for one in held])
         worth: Numbers = tier + 0.5 * (1 - self.free[which].sum(1) / (1000 * self.gpus[which]))
@@ -185,8 +185,12 @@ class GpuClustering(Scored):
         """As ever, and it is noted what the node holds."""
         found = super().place(request)
         if found and request.gpus:
-            self.held[found[0]][request.gpus, request.milli] += 1
+            self.held[found[0]][_sort(request)] += 1
         return found
+
+
+def _sort(request: Request) -> tuple[int, bool]:
+    return request.gpus, request.milli < 1000
 
 
 class Fgd(Baseline):

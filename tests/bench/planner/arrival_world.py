@@ -156,6 +156,9 @@ MIXES = {
 }
 
 
+# More CPU, memory or GPUs than anybody asks for, or has: what is beyond is a slip of the pen.
+MOST = 10**9
+
 # Few shapes that come again and again, CPU of odd sizes, and nodes with little of it: unlike the mixes above.
 PUBLISHED = Path(__file__).parent / "published.json"
 
@@ -171,9 +174,13 @@ def read_mix(path: Path) -> Mix:
         checked = [Request(*each) for asks in mix.requests for each in _every(asks)]
         hosts = [(host["weight"], host["cpu_milli"], host["memory_mib"], host["gpus"]) for host in mix.fleet]
         names = [host["model"] for host in mix.fleet]
+        _see_numbers([asks["weight"] for asks in mix.requests] + [host[0] for host in hosts], int | float)
+        _see_numbers([each for row in (*checked, *hosts) for each in (row[:4] if isinstance(row, Request) else row[1:])], int)
+        if not all(asks["cpu_milli"] != [] and asks.get("gib") != [] for asks in mix.requests):
+            raise TypeError("an empty list of sizes")
     except KeyError as error:
         raise ValueError(f"{path.name}: {error} is missing") from None
-    except (TypeError, AttributeError, json.JSONDecodeError) as error:
+    except (TypeError, AttributeError, OverflowError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"{path.name}: not a mix that can be read: {error}") from None
     if not any(
         request.size and weight > 0 for asks in mix.requests for weight, request in ((asks["weight"], Request(*next(_every(asks)))),)
@@ -192,10 +199,14 @@ def read_mix(path: Path) -> Mix:
     return mix
 
 
+def _see_numbers(numbers: list[t.Any], kind: t.Any) -> None:
+    for number in numbers:
+        if isinstance(number, bool) or not isinstance(number, kind) or not 0 <= number <= MOST:
+            raise TypeError(f"{number!r:.60} is no {'whole number' if kind is int else 'weight'} up to {MOST}")
+
+
 def _every(asks: dict[str, t.Any]) -> t.Iterator[tuple[int, int, int, int]]:
     """Every size that requests of one kind can have."""
-    if asks["weight"] < 0:
-        raise TypeError("a weight below 0")
     _spec(asks.get("gpu_spec", ""))
     for cpu in asks["cpu_milli"] if isinstance(asks["cpu_milli"], list) else [asks["cpu_milli"]]:
         for memory in [int(cpu / 1000 * each * GIB) for each in asks["gib"]] if "gib" in asks else [asks["memory_mib"]]:
@@ -274,23 +285,37 @@ def _rows(path: Path, needed: tuple[str, ...]) -> t.Iterator[tuple[str, dict[str
     """
     with path.open(encoding="utf-8-sig", newline="") as opened:
         reader = csv.DictReader(opened, restval="")
-        reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+        try:
+            reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"{path.name}: not a CSV file that can be read: {error}") from None
         missing = [name for name in needed if name not in reader.fieldnames]
         if missing:
             raise ValueError(f"{path.name}: no column {', '.join(missing)}")
         empty = True
-        for row in reader:
+        for row in _readable(reader, path):
             empty = False
             yield f"{path.name}:{reader.line_num}", {name: value.strip() for name, value in row.items() if isinstance(value, str)}
         if empty:
             raise ValueError(f"{path.name}: nothing but a header")
 
 
+def _readable(rows: t.Iterable[dict[str, str]], path: Path) -> t.Iterator[dict[str, str]]:
+    try:
+        yield from rows
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path.name}: not a CSV file that can be read: {error}") from None
+
+
 def _whole(where: str, row: dict[str, str], name: str) -> int:
     try:
-        return math.ceil(float(row[name] or 0))
+        value = float(row[name] or 0)
+        found = math.ceil(value)
     except (ValueError, OverflowError):
         raise ValueError(f"{where}: {name} is {row[name]!r}, not a number") from None
+    if found > MOST or (name in ("num_gpu", "gpu") and found != value):
+        raise ValueError(f"{where}: {name} is {row[name]!r:.60}, which nobody asks for or has")
+    return found
 
 
 def read_trace(path: Path) -> list[Request]:
