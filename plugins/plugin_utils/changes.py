@@ -62,6 +62,8 @@ ONE_MORE: t.Final = 3
 BUDGET: t.Final = 40_000
 #: What holds only once the plan is carried out is told beside what holds at once where it costs so many times less.
 CHEAPER: t.Final = 2
+#: Of so many places in which one thing is done it is tried without each.
+FEW_WAYS: t.Final = 4
 #: At most so many GPUs are added to find out how many it takes.
 MOST_GPUS: t.Final = 64
 
@@ -368,15 +370,23 @@ class Search(Proved):
         return _First(tuple(found), served, word, kind)
 
     def _fewest(self, need: Need, option: Option, change: Change, served: set[int], targets: Sequence[int]) -> tuple[Change, set[int]]:
-        """The change and whom it serves, where one thing is done in several places, in as few of them as serve the targets: by halves."""
-        low, high = 1, len(option.ways)
-        while high - low > 1 and not self.many:
-            middle = (low + high) // 2
-            fewer, also, _losers = self.proved(need, self.scene.in_several(option.ways[:middle]), targets)
+        """The change and whom it serves, where one thing is done in several places, in as few of them as serve the targets: by halves, then
+        of few without each."""
+        ways, low = option.ways, 0
+        if self.many:
+            return change, served
+        while len(ways) - low > 1:
+            middle = (low + len(ways)) // 2
+            fewer, also, _losers = self.proved(need, self.scene.in_several(ways[:middle]), targets)
             if fewer is None:
                 low = middle
             else:
-                change, served, high = fewer, also, middle
+                change, served, ways = fewer, also, ways[:middle]
+        for way in ways[:-1] if len(ways) <= FEW_WAYS else ():
+            rest = tuple(each for each in ways if each != way)
+            fewer, also, _losers = self.proved(need, self.scene.in_several(rest), targets)
+            if fewer is not None:
+                change, served, ways = fewer, also, rest
         return change, served
 
     def _enough(self, need: Need, option: Option, targets: Sequence[int]) -> Iterator[Option]:

@@ -141,7 +141,8 @@ class Scene:
             others = f"{len(rest)} more {'hosts' if of_hosts else 'GPUs'}"
         else:
             others = and_words([edit.name if edit.part == "host" else self._names[edit.name] for edit in rest])
-        return option_of(ways[0].kind, f"{ways[0].text}; and the same for {others}", *edits, more=1)._replace(ways=ways)
+        text = f"{ways[0].text}; and the same for {others}" if rest else ways[0].text
+        return option_of(ways[0].kind, text, *edits, more=1)._replace(ways=ways)
 
     @cached_property
     def _names(self) -> dict[str, str]:

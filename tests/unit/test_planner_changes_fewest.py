@@ -62,6 +62,13 @@ def test_a_setting_of_hosts_is_changed_on_no_more_of_them_than_it_takes() -> Non
     assert sentences(asked) == [allow, f"{allow}; and the same for h2"]
 
 
+def test_of_several_hosts_each_that_is_of_no_use_is_left_out() -> None:
+    hosts = [replace(each, modes=("mig",)) for each in machines(3, 2)]
+    hosts[0] = replace(hosts[0], capacity=Resources(1, None, None, None))
+    asked = problem(hosts, [need("wide", "exclusive", replicas=4, resources=Resources(2))])
+    assert sentences(asked)[-1] == "allow 'whole' in fleet_gpu_modes of h2; and the same for h3"
+
+
 def test_preemption_is_told_to_all_replicas_that_it_serves() -> None:
     low = [need(f"low{number}", "exclusive", priority=20) for number in (1, 2, 3)]
     before = [on(f"low{number}", 0, f"h{number}") for number in (1, 2, 3)]
