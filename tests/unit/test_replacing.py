@@ -16,7 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import read_plan
-from ansible_collections.gpuops.fleet.tests.unit.decide_world import facts, gpu_facts, manifest_text
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100, facts, gpu_facts, manifest_text
 
 CATALOGUE = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
 OLD, NEW = "GPU-h1-0", "GPU-new-0"
@@ -116,12 +116,13 @@ def test_a_plan_alone_tells_the_old_board_when_the_new_one_is_published_already(
 )
 def test_another_board_is_told_and_nothing_is_done(world: World, more: dict[str, t.Any], reason: str) -> None:
     one, other = world.exchanged()
-    result = world.run([{**one, **more}, {**world.there[1]}])
+    told = {"geometries": {A100.digest(): A100.to_dict(), "abc": A100.to_dict()}}
+    result = world.run([{**one, **more}, {**world.there[1]}], facts=dict(told))
     assert (result["changed"], result["exchanges"]) == (False, [])
     assert len(result["refusals"]) == 1
     assert result["refusals"][0].startswith("h1 GPU-h1-0 (0000:01:00.0, a100-sxm4-80gb) is gone: ")
     assert reason in result["refusals"][0]
-    both = world.run([{**one, **more}, other])
+    both = world.run([{**one, **more}, other], facts=dict(told))
     assert (both["changed"], both["exchanges"], len(both["refusals"])) == (False, [], 1)
     assert "h1: nothing is changed for it while another of its GPUs is missing" in both["table"]
     assert world.untouched()

@@ -109,7 +109,7 @@ def after(old: str, new: str | None) -> tuple[t.Any, str]:
 
 
 def test_a_rollback_does_not_open_what_was_closed_since() -> None:
-    then = manifest_text("ocr", image=A, route="{keys: false, teams: [fraud]}", replicas="3", lease="{days: 300}")
+    then = manifest_text("ocr", image=A, route="{keys: false}", replicas="3", lease="{days: 300}")
     model, line = after(then, manifest_text("ocr", image=B, route="{rate: 5}", lease="{days: 2}"))
     assert (model.image, model.route.keys, model.route.teams, model.route.rate) == (A, True, [], 5)
     assert (model.replicas, model.lease.days) == (1, 2)

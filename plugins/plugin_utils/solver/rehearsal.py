@@ -22,7 +22,7 @@ NODES_REPLAYED = 64
 REQUESTS_REPLAYED = 240
 """and so many that about so many requests fill them, but"""
 FEWEST_NODES = 4
-ROUNDS = (4, 4)
+ROUNDS = (4, 12)
 """Streams that all policies are tried on, and that the best of them are tried on besides."""
 FINALISTS = 3
 LEAST_AHEAD = 0.001
