@@ -88,7 +88,8 @@ def _too_much(manifest: Manifest, need: Need, hosts: Sequence[Host], catalogue: 
 
 
 def idle_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Catalogue) -> Iterator[str]:
-    """A line for each word that was written for a board and is in no board's name: it keeps nobody from one, or nobody can have one."""
+    """A line for each word that was written for a board and is in no board's name: it keeps nobody from one, or nobody can have one; and
+    for each quota that limits or gives nobody anything."""
     boards = _boards(problem, catalogue)
     for manifest in manifests:
         yield from map(str, _no_board(manifest, boards))
@@ -100,6 +101,11 @@ def idle_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Catal
         for word in sorted({limit.board for limit in quota.limits if limit.board and not _names_any(limit.board, boards)}):
             hint = near(word.lower(), _parts(boards), "nothing is limited by it")
             yield f"fleet_quotas.teams.{quota.team}.models.{word}: no board has '{word}' in its name; {hint}"
+        if quota.borrow and not any(other.lend and other.workspace == quota.workspace for other in problem.quotas if other != quota):
+            yield f"fleet_quotas.teams.{quota.team}.borrow: no other team of workspace '{quota.workspace}' lends; nothing is borrowed by it"
+    for workspace in problem.workspaces:
+        if workspace.limits and all(quota.workspace != workspace.name for quota in problem.quotas):
+            yield f"fleet_quotas.workspaces.{workspace.name}: no team has it as its workspace; nothing is limited by it"
 
 
 def _no_board(manifest: Manifest, boards: Collection[str]) -> Iterator[FleetError]:

@@ -347,6 +347,14 @@ def test_a_word_that_keeps_nobody_from_a_board_is_told() -> None:
     ]
 
 
+def test_a_quota_that_limits_or_gives_nobody_anything_is_told() -> None:
+    said = {"workspaces": {"health": {"gpus": 0}, "life": {"gpus": 4}}, "teams": {"claims": {"workspace": "life", "borrow": True}}}
+    assert [each for each in planned({"receipt-ocr": {}}, fleet_quotas=said).notes if each.startswith("fleet_quotas")] == [
+        "fleet_quotas.teams.claims.borrow: no other team of workspace 'life' lends; nothing is borrowed by it",
+        "fleet_quotas.workspaces.health: no team has it as its workspace; nothing is limited by it",
+    ]
+
+
 @pytest.mark.parametrize(
     ("known", "words"),
     [
