@@ -130,13 +130,15 @@ def order_of(record: Data) -> int:
 def deploy_later(hosts: Iterable[str], hostvars: Mapping[str, Data], wave: int | None = None) -> list[str]:
     """Hosts that gain replicas and wait for others all the same: their own go there, and have to serve there first. In their order.
 
-    ``hostvars``: what the play noted of a host: its turn as ``deploy_order``, and as ``deploy_record`` what ``plan_record`` answered.
-    ``wave``: only those that wait for hosts of the wave before; from :data:`LAST_WAVE` on, all that are left.
+    ``hostvars``: what the play noted of a host: its turn as ``deploy_order``, as ``deploy_record`` what ``plan_record`` answered, and as
+    ``deploy_planned`` what module ``plan`` did. ``wave``: only those that wait for hosts of the wave before; from :data:`LAST_WAVE` on, all that are left.
     """
     records = {host: hostvars[host].get("deploy_record") or {} for host in hosts}
+    planned = next((made for host in records if (made := hostvars[host].get("deploy_planned"))), {})
     found = waves(
         {host: record.get("gone") or () for host, record in records.items()},
         {host: record.get("new") or () for host, record in records.items()},
+        {service: manifest["priority"] for service, manifest in (planned.get("services") or {}).items()},
     )
     waiting = sorted((min(number, LAST_WAVE), host) for host, number in found.items() if number and _turn(hostvars[host]) == 1)
     return [host for number, host in waiting if wave in (None, number)]

@@ -17,14 +17,19 @@ def waits(hosts: Iterable[str], wanted: Iterable[tuple[str, str]]) -> dict[str, 
     return found
 
 
-def waves(old: Mapping[str, Iterable[str]], new: Mapping[str, Iterable[str]]) -> dict[str, int]:
+def waves(
+    old: Mapping[str, Iterable[str]], new: Mapping[str, Iterable[str]], priorities: Mapping[str, int] | None = None
+) -> dict[str, int]:
     """Host -> 0 when it waits for nobody, else one more than those that it waits for: hosts to which its replicas go.
 
-    ``old`` and ``new``: host -> names of the replicas that it has before and after. Hosts of both are in the answer.
+    ``old`` and ``new``: host -> names of the replicas that it has before and after. Hosts of both are in the answer. ``priorities``: of
+    services; in a circle the host goes first for which the lowest stop.
     """
     hosts = sorted({*old, *new})
     goes_to = {name: host for host in sorted(new) for name in new[host]}
-    wanted = [(host, goes_to[name]) for host in sorted(old) for name in sorted(old[host]) if goes_to.get(name, host) != host]
+    going = [(host, name) for host in sorted(old) for name in sorted(old[host]) if goes_to.get(name, host) != host]
+    going.sort(key=lambda each: -(priorities or {}).get(each[1].rpartition("-")[0], 0))
+    wanted = [(host, goes_to[name]) for host, name in going]
     return turns_of(waits(hosts, wanted))
 
 

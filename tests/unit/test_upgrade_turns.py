@@ -267,6 +267,11 @@ def test_hosts_that_gain_replicas_wait_until_their_own_serve_elsewhere() -> None
     # Of a circle, one goes first.
     circle = {"a": noted(1, "b-1", "a-1"), "b": noted(1, "a-1", "b-1")}
     assert deploy_later(circle, circle) == ["a"]
+    # The one for which the lower priority stops.
+    for low, waits in (("a", "b"), ("b", "a")):
+        planned = {"services": {name: {"priority": 10 if name == low else 90} for name in circle}}
+        known = {host: {**noted_, "deploy_planned": planned} for host, noted_ in circle.items()}
+        assert deploy_later(known, known) == [waits]
     long = {f"h{number}": noted(1, f"r{number + 1}-1", f"r{number}-1") for number in range(6)}
     assert [deploy_later(long, long, wave) for wave in (1, 2, 3)] == [["h1"], ["h2"], ["h3", "h4", "h5"]]
     # Hosts that are not reached have no turn.
