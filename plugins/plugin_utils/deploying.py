@@ -131,10 +131,11 @@ def deploy_later(hosts: Iterable[str], hostvars: Mapping[str, Data], wave: int |
     """Hosts that gain replicas and wait for others all the same: their own go there, and have to serve there first. In their order.
 
     ``hostvars``: what the play noted of a host: its turn as ``deploy_order``, as ``deploy_record`` what ``plan_record`` answered, and as
-    ``deploy_planned`` what module ``plan`` did. ``wave``: only those that wait for hosts of the wave before; from :data:`LAST_WAVE` on, all that are left.
+    ``deploy_planned`` what module ``plan`` did. ``wave``: only those that wait for hosts of the wave before; from :data:`LAST_WAVE` on, all
+    that are left.
     """
     records = {host: hostvars[host].get("deploy_record") or {} for host in hosts}
-    planned = next((made for host in records if (made := hostvars[host].get("deploy_planned"))), {})
+    planned: Data = next((made for host in records if (made := hostvars[host].get("deploy_planned"))), {})
     found = waves(
         {host: record.get("gone") or () for host, record in records.items()},
         {host: record.get("new") or () for host, record in records.items()},
