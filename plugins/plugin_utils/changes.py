@@ -239,7 +239,9 @@ class Search(Proved):
         found = [(spot.cause, combined(spot.host, choice)) for spot in spots[:4] for choice in choices_of(spot)]
         cause = self._binding(need, spots)
         causes = [cause, *(blocker.cause for spot in spots for blocker in spot.blockers)]
-        held = next((word for word in causes if word in OF_OTHERS), None)
+        # Where a GPU is closed, or a port taken, others may be on one that is open.
+        beside = cause if not self.many and (cause in OF_GPUS or cause == "port") else None
+        held = next((word for word in causes if word in OF_OTHERS), beside)
         if held is not None and self.now.moves < MOST_MOVES:
             found.append((held, Option("moves", COSTS["moves"], MOVES, (Edit("fleet", "", "moves", MOST_MOVES),))))
         if cause == "host down":
