@@ -239,3 +239,34 @@ def _damaged(error: FleetError) -> FleetError:
     """What would be right is never written by hand: it is read from the host again."""
     limit = f" ({error.hint})" if error.message.endswith("is not right") else ""
     return FleetError(f"{error.message}{limit}", file=error.file, field=error.field, hint=_HINT)
+
+
+def one_machine_twice(hosts: t.Mapping[str, t.Mapping[str, t.Any]]) -> t.Iterator[FleetError]:
+    """An error for each host that has a GPU of another one: it would be given away twice. ``hosts``: name -> facts.
+
+    Where one of the two does not tell since when it has been up, its facts may be made up: that is a note (:func:`gpus_named_twice`).
+    """
+    for name, other, known in _shared(hosts):
+        if known and hosts[name]["host"]["boot_id"] == hosts[other]["host"]["boot_id"]:
+            wrong = f"its GPUs are those of {other}, and both have been up since the same start: one machine under two names"
+            yield FleetError(wrong, file=f"host {name}", field="facts.gpus", hint="keep one of them in the inventory")
+        elif known:
+            hint = "gather the facts of both anew, or call one of them down (fleet_down_hosts)"
+            yield FleetError(f"it has a GPU of {other}, by the same UUID", file=f"host {name}", field="facts.gpus", hint=hint)
+
+
+def gpus_named_twice(hosts: t.Mapping[str, t.Mapping[str, t.Any]]) -> t.Iterator[str]:
+    """A note for each host that has a GPU of another one by its UUID, where nobody knows whether they are one machine."""
+    for name, other, known in _shared(hosts):
+        if not known:
+            yield f"{name}: it has a GPU of {other}, by the same UUID; gather the facts of both anew"
+
+
+def _shared(hosts: t.Mapping[str, t.Mapping[str, t.Any]]) -> t.Iterator[tuple[str, str, bool]]:
+    """A host, another one that has one of its GPUs, and whether both tell since when they have been up."""
+    owners: dict[str, str] = {}
+    for name, facts in hosts.items():
+        uuids = [gpu["uuid"] for gpu in facts["gpus"] if gpu.get("uuid")]
+        other = next((owners[uuid] for uuid in uuids if owners.setdefault(uuid, name) != name), None)
+        if other is not None:
+            yield name, other, None not in (facts["host"].get("boot_id"), hosts[other]["host"].get("boot_id"))

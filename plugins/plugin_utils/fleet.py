@@ -15,6 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Cata
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge, drivers_below
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.consolidating import consolidated
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.facts_form import gpus_named_twice, one_machine_twice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.known_words import idle_words, unknown_words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.leasing import lease_ends
@@ -163,6 +164,7 @@ def plan_fleet(
             *_notes(states, previous, before, solution),
             *_gate_notes(states, problem.needs, solution),
             *idle_words(manifests, problem, catalogue),
+            *gpus_named_twice(_of_those_up(states, hosts)),
             *room_notes(problem, solution),
         ],
         proposal=_proposal(states, before, solution, hosts),
@@ -401,23 +403,13 @@ def _hosts(
             states.append(down_host(name, policy) if gone else host_of(name, facts, policy, catalogue, placements))
         except FleetError as error:
             errors.append(error)
-    raise_all([*errors, *_twice(states, hosts)])
+    raise_all([*errors, *one_machine_twice(_of_those_up(states, hosts))])
     return states
 
 
-def _twice(states: Iterable[Host], hosts: Mapping[str, Mapping[str, t.Any]]) -> Iterator[FleetError]:
-    """A line for each host that has a GPU of another one: it would be given away twice. One that is down may have given its board away."""
-    owners: dict[str, str] = {}
-    boots = {host.name: hosts[host.name]["facts"]["host"].get("boot_id") for host in states if not host.down}
-    for name in boots:
-        uuids = [gpu["uuid"] for gpu in hosts[name]["facts"]["gpus"] if gpu.get("uuid")]
-        other = next((owners[uuid] for uuid in uuids if owners.setdefault(uuid, name) != name), None)
-        if other is not None and boots[name] is not None and boots[name] == boots[other]:
-            wrong = f"its GPUs are those of {other}, and both have been up since the same start: one machine under two names"
-            yield FleetError(wrong, file=f"host {name}", field="facts.gpus", hint="keep one of them in the inventory")
-        elif other is not None:
-            hint = "gather the facts of both anew, or call one of them down (fleet_down_hosts)"
-            yield FleetError(f"it has a GPU of {other}, by the same UUID", file=f"host {name}", field="facts.gpus", hint=hint)
+def _of_those_up(states: Iterable[Host], hosts: Mapping[str, Mapping[str, t.Any]]) -> dict[str, Mapping[str, t.Any]]:
+    """Facts by host; one that is down may have given its boards away."""
+    return {host.name: hosts[host.name]["facts"] for host in states if not host.down}
 
 
 def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], before: Collection[Placement], solution: Solution) -> list[str]:

@@ -131,7 +131,7 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
         shared_max=policy.fleet_shared_max,
         shared_reserve_mib=policy.fleet_shared_reserve,
         shared_compute=policy.fleet_shared_compute,
-        capacity=_capacity(name, sensed, policy),
+        capacity=_capacity(name, sensed, policy, bool(here)),
         ports=policy.fleet_ports,
         listening=frozenset(sensed.get("ports_listening") or ()),
         data_classes=tuple(sorted(set(policy.fleet_data_classes))),
@@ -198,11 +198,11 @@ def down_host(name: str, policy: Policy) -> Host:
     return Host(name, policy.fleet_environment, (), down=True, data_classes=tuple(sorted(set(policy.fleet_data_classes))))
 
 
-def _capacity(name: str, sensed: Facts, policy: Policy) -> Resources:
+def _capacity(name: str, sensed: Facts, policy: Policy, serves: bool) -> Resources:
     """What was sensed or written, less the reserve. Disk counts as a whole: what is free moves with every file, and services with it.
 
-    :raises FleetError: a reserve was written that is more than there is, or a capacity that the reserve is more than; nothing that serves
-        there would fit any more.
+    :raises FleetError: a reserve was written that is more than there is, or where anybody ``serves`` a capacity that the reserve is more
+        than; nothing that serves there would fit any more.
     """
     given, reserve = policy.fleet_capacity, policy.fleet_reserve
     disk = (sensed.get("disk") or {}).get("total_mib")
@@ -214,7 +214,7 @@ def _capacity(name: str, sensed: Facts, policy: Policy) -> Resources:
     )
     kept = Resources(reserve.cpus, reserve.memory, reserve.shm, reserve.disk)
     for what, (asked, there) in have.shortage(kept).items():
-        if getattr(given, what) is not None and what not in reserve.model_fields_set:
+        if serves and getattr(given, what) is not None and what not in reserve.model_fields_set:
             wrong = f"of {amount(what, there)} the reserve of {amount(what, asked)} leaves nothing"
             hint = f"write all that the host has, or a smaller fleet_reserve.{what}"
             raise FleetError(wrong, file=f"host {name}", field=f"fleet_capacity.{what}", hint=hint)

@@ -82,9 +82,10 @@ def test_a_host_smaller_than_the_reserve_that_nobody_wrote_is_no_mistake() -> No
         ({"cpus": 0}, "cpus: of 0 cpus the reserve of 1 cpus leaves nothing; write all that the host has, or a smaller fleet_reserve.cpus"),
     ],
 )
-def test_a_capacity_that_was_written_and_leaves_nothing_is_refused(capacity: dict[str, t.Any], line: str) -> None:
+def test_a_capacity_that_was_written_and_leaves_nothing_is_refused_where_anybody_serves(capacity: dict[str, t.Any], line: str) -> None:
+    assert not sensed(facts(), fleet_capacity=capacity).capacity.holds(Resources())
     with pytest.raises(FleetError) as caught:
-        sensed(facts(), fleet_capacity=capacity)
+        sensed(facts(), [place("ocr", "0", mode="whole")], fleet_capacity=capacity)
     assert str(caught.value).startswith(f"host h1: fleet_capacity.{line}")
 
 

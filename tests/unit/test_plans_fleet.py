@@ -273,10 +273,15 @@ def test_one_machine_under_two_names_is_not_given_away_twice() -> None:
 
 def test_a_gpu_of_two_hosts_is_not_given_away_twice_unless_one_is_down() -> None:
     given = hosts()
-    given["h3"] = {"facts": given["h1"]["facts"], "policy": {"fleet_environment": "production"}}
-    hint = "gather the facts of both anew, or call one of them down (fleet_down_hosts)"
+    facts_of = given["h1"]["facts"]
+    given["h3"] = {"facts": {**facts_of, "host": {**facts_of["host"]}}, "policy": {"fleet_environment": "production"}}
+    hint = "gather the facts of both anew"
+    # Of facts that do not say since when, they may be made up.
+    assert f"h3: it has a GPU of h1, by the same UUID; {hint}" in plan(given=given).notes
+    given["h1"]["facts"]["host"]["boot_id"], given["h3"]["facts"]["host"]["boot_id"] = "4f1c", "77aa"
     with pytest.raises(FleetError) as caught:
         plan(given=given)
-    assert str(caught.value) == f"host h3: facts.gpus: it has a GPU of h1, by the same UUID; {hint}"
+    line = f"it has a GPU of h1, by the same UUID; {hint}, or call one of them down (fleet_down_hosts)"
+    assert str(caught.value) == f"host h3: facts.gpus: {line}"
     given["h3"]["down"] = True
     assert plan(given=given).unplaced == []
