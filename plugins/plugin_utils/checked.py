@@ -38,11 +38,13 @@ except ImportError as error:
 
 __all__ = [
     "MOST_MIB",
+    "NAME",
     "AfterValidator",
     "BaseModel",
     "BeforeValidator",
     "ConfigDict",
     "Field",
+    "Name",
     "Size",
     "Strict",
     "Wrong",
@@ -57,6 +59,7 @@ __all__ = [
 Model = t.TypeVar("Model", bound="BaseModel")
 
 _SIZE = re.compile(r"^([0-9]+(?:\.[0-9]+)?) ?(MiB|GiB)$")
+NAME = re.compile(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$")
 SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)? ?(MiB|GiB)$"
 
 _LONG = 10**60
@@ -93,6 +96,13 @@ def parse_size(value: object) -> int:
     return int(amount)
 
 
+def _name(value: str) -> str:
+    if not NAME.fullmatch(value):
+        raise Wrong(f"'{value}' is not a name", "use 2 to 63 of a-z, 0-9 and '-'; start with a letter, end with a letter or digit")
+    return value
+
+
+Name = t.Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": NAME.pattern})]
 Size = t.Annotated[int, BeforeValidator(parse_size, json_schema_input_type=t.Annotated[str, Field(pattern=SIZE_PATTERN)])]
 
 

@@ -13,8 +13,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, K
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Displacement, Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, counted
 
-# How many may be the first to leave for one replica, and services times hosts up to which more than one is looked at.
-MOST_FIRST, FEW = 8, 6_000
+# How many may be the first to leave for one replica, on a small fleet.
+MOST_FIRST = 8
 
 
 def clearings(draft: Draft, need: Need) -> Iterator[tuple[Displacement, dict[Key, Placement]]]:
@@ -32,45 +32,41 @@ def clearings(draft: Draft, need: Need) -> Iterator[tuple[Displacement, dict[Key
         yield "preempted", {}
         draft.back(mark)
     for charge, debit in over:
-        # Nobody who borrowed may have to go; where preemption is allowed, anybody of the workspace who is lower may.
-        for owed in (debit, debit._replace(lent=False)) if debit.lent and debit.workspace else (debit,):
+        for owed in _owed(debit):
             for first in _first_debtors(draft, need, owed):
                 mark = draft.mark()
                 lifted = {first: draft.lift(first)}
-                way: Displacement = "reclaimed" if owed.lent else "preempted"
-                further = _cleared(draft, need, charge, lifted)
-                if further is not None:
+                way = _cleared(draft, need, charge, lifted, owed.lent)
+                if way is not None:
                     draft.forget(need)
-                    yield "reclaimed" if further == "reclaimed" else way, lifted
+                    yield way, lifted
                 draft.back(mark)
-                if further is not None and not _is_small(draft):
+                if way is not None and not draft.problem.is_small:
                     return
 
 
-def _cleared(draft: Draft, need: Need, charge: Charge, lifted: dict[Key, Placement]) -> Displacement | None:
-    """Take away as many more as it takes; None when that cannot be."""
-    way: Displacement = "preempted"
+def _cleared(draft: Draft, need: Need, charge: Charge, lifted: dict[Key, Placement], lent: bool) -> Displacement | None:
+    """Take away as many more as it takes; None when that cannot be. ``lent``: was what is gone already lent?"""
     while (debit := draft.fleet.books.refusal(need.team, charge)) is not None:
-        owed = (debit, debit._replace(lent=False)) if debit.lent and debit.workspace else (debit,)
-        lent, key = next(((each.lent, found[0][-1]) for each in owed if (found := _debtors(draft, need, each))), (False, None))
-        if key is None:
+        found = next(((owed, debtors[0][-1]) for owed in _owed(debit) if (debtors := _debtors(draft, need, owed))), None)
+        if found is None:
             return None
-        way = "reclaimed" if lent else way
-        lifted[key] = draft.lift(key)
-    return way
+        lent = lent or found[0].lent
+        lifted[found[1]] = draft.lift(found[1])
+    return "reclaimed" if lent else "preempted"
+
+
+def _owed(debit: Debit) -> tuple[Debit, ...]:
+    """What has to go back; where nobody who borrowed may go, and preemption is allowed, anybody of the workspace who is lower may."""
+    return (debit, debit._replace(lent=False)) if debit.lent and debit.workspace else (debit,)
 
 
 def _first_debtors(draft: Draft, need: Need, debit: Debit) -> list[Key]:
     """Who may leave first: one of each host and priority, on a large fleet the best alone."""
     found: dict[tuple[int, str], Key] = {}
     for each in _debtors(draft, need, debit):
-        place = draft.placed.get(each[-1]) or draft.leaving[each[-1]]
-        found.setdefault((each[0], place.host), each[-1])
-    return list(found.values())[: MOST_FIRST if _is_small(draft) else 1]
-
-
-def _is_small(draft: Draft) -> bool:
-    return len(draft.needs) * len(draft.fleet.hosts) <= FEW
+        found.setdefault((each[0], draft.place_of(each[-1]).host), each[-1])
+    return list(found.values())[: MOST_FIRST if draft.problem.is_small else 1]
 
 
 def charges_of(draft: Draft, need: Need) -> list[Charge]:
@@ -89,7 +85,6 @@ def _debtors(draft: Draft, need: Need, debit: Debit) -> list[tuple[int, bool, bo
         teams = [team for team in teams if team != need.team and books.borrows(team, debit.key)]
     # Of equal priority only what was borrowed goes back.
     below = need.priority + (1 if debit.lent else 0)
-    small = _is_small(draft)
     found = []
     for priority, name, charge in itertools.chain.from_iterable(_charged_below(draft, team, below) for team in teams):
         service, much = key_of(name)[0], counted(charge, debit.key)
@@ -101,13 +96,22 @@ def _debtors(draft: Draft, need: Need, debit: Debit) -> list[tuple[int, bool, bo
             and draft.takes_along(service) < below
         ):
             size = much if much >= debit.short else -much
-            found.append((priority, much < debit.short, small and _is_other(draft, need, key), size, draft.needs[service].move_cost, key))
+            found.append(
+                (
+                    priority,
+                    much < debit.short,
+                    draft.problem.is_small and _is_other(draft, need, key),
+                    size,
+                    draft.needs[service].move_cost,
+                    key,
+                )
+            )
     return sorted(found)
 
 
 def _is_other(draft: Draft, need: Need, key: Key) -> bool:
     """Are its GPUs of a board that the need cannot use?"""
-    place = draft.placed.get(key) or draft.leaving[key]
+    place = draft.place_of(key)
     return not all(state.serves(need) for state in draft.fleet.hosts[place.host].usable(place.gpus))
 
 

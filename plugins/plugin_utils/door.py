@@ -137,10 +137,11 @@ def yaml_files(directory: str | os.PathLike[str]) -> list[str]:
     for place, directories, names in os.walk(root, onerror=refuse):
         directories[:] = [name for name in directories if not name.startswith(".")]
         for name in sorted(directories):
-            if os.path.islink(os.path.join(place, name)):  # os.walk passes over it; followed, it may lead round in a circle
-                raise FleetError("a link to a directory", file=os.path.join(place, name), hint="copy or mount the directory there")
+            path = os.path.join(place, name)
+            if os.path.islink(path):  # os.walk passes over it; followed, it may lead round in a circle
+                raise FleetError("a link to a directory", file=path, hint="copy or mount the directory there")
             if name.lower().endswith(_YAML):  # passed over in silence, a service that was meant would be missing
-                raise FleetError("a directory, where its name promises a file", file=os.path.join(place, name), hint="rename or remove it")
+                raise FleetError("a directory, where its name promises a file", file=path, hint="rename or remove it")
         found.extend(os.path.join(place, name) for name in names if name.lower().endswith(_YAML) and not name.startswith("."))
     for path in found:
         if os.path.exists(path) and not os.path.isfile(path):  # of a pipe nobody may ever write the end

@@ -383,6 +383,10 @@ class Draft:
         """The need of a replica."""
         return self.needs[key[0]]
 
+    def place_of(self, key: Key) -> Placement:
+        """The place that a replica has, or holds on a drained GPU."""
+        return self.placed.get(key) or self.leaving[key]
+
     def everybody(self) -> list[tuple[Key, Placement]]:
         """Who has a place or holds one, in order."""
         return sorted((*self.placed.items(), *self.leaving.items()))

@@ -490,13 +490,12 @@ def _table(states: Iterable[Host], solution: Solution, before: Iterable[Placemen
     left.update({gpu.uuid: f"its GPU is {gpu.blocked}" for gpu in gpus.values() if gpu.blocked is not None})
     waiting = {each.name for each in solution.waiting}
     rows: list[tuple[str, ...]] = [("SERVICE", "REPLICA", "HOST", "GPU", "SLICE", "MEMORY", "PORT", "CHANGE")]
-    entries: list[tuple[str, int, tuple[str, ...]]] = []
-    many: dict[tuple[str, int], str] = {}
+    # Service, its first replica, the replicas as people read them, the rest of the line.
+    entries: list[tuple[str, int, str, tuple[str, ...]]] = []
     for place in solution.placements:
         old = last.pop((place.service, place.replica), None)
-        entries.append(
-            (place.service, place.replica, (*_where(place), _memory(place, gpus, needs), _ports(place), _change(place, old, down, left)))
-        )
+        cells = (*_where(place), _memory(place, gpus, needs), _ports(place), _change(place, old, down, left))
+        entries.append((place.service, place.replica, str(place.replica), cells))
     nowhere: dict[str, list[int]] = {}
     for each in solution.unplaced:
         old = last.pop((each.service, each.replica), None)
@@ -505,14 +504,13 @@ def _table(states: Iterable[Host], solution: Solution, before: Iterable[Placemen
             continue
         why = f"while {old.host} is down" if old.host in down else "elsewhere"
         text = f"no place {why}, stays on {_at(old)}" if old.name in waiting else f"no place any more, was on {_at(old)}"
-        entries.append((each.service, each.replica, ("-", "-", "-", "-", "-", text)))
-    for service, replicas in nowhere.items():
-        for run in runs(replicas):  # of a thousand by a slip of the pen, one line
-            entries.append((service, run[0], ("-", "-", "-", "-", "-", "no place")))
-            many[service, run[0]] = numbers(run)
+        entries.append((each.service, each.replica, str(each.replica), ("-", "-", "-", "-", "-", text)))
+    for service, waiting_ones in nowhere.items():
+        for run in runs(waiting_ones):  # of a thousand by a slip of the pen, one line
+            entries.append((service, run[0], numbers(run), ("-", "-", "-", "-", "-", "no place")))
     for old in last.values():
-        entries.append((old.service, old.replica, (*_where(old), "-", _ports(old), "removed")))
-    rows.extend((service, many.get((service, replica), str(replica)), *cells) for service, replica, cells in sorted(entries))
+        entries.append((old.service, old.replica, str(old.replica), (*_where(old), "-", _ports(old), "removed")))
+    rows.extend((service, replicas, *cells) for service, _first, replicas, cells in sorted(entries))
     return table(rows)
 
 

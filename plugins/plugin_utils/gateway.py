@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import name_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import AfterValidator, Field, Strict, Wrong, check
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import NAME, AfterValidator, Field, Name, Strict, Wrong, check
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import NAME, Manifest, Name
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
 
 Data = Mapping[str, t.Any]
 

@@ -33,8 +33,6 @@ CLOSE_LOOKS, ALL_CLOSE_LOOKS = 24, 400
 ALL_ASKED = 20_000
 # The part of the hosts on which somebody has another place from which on it is not asked on which others that may become so.
 MANY_LOOSE = 0.5
-# Services times hosts up to which places are looked for that some give up and others move from: it takes longer than all else.
-MIXED = 6_000
 
 
 T = t.TypeVar("T")
@@ -349,7 +347,8 @@ class Room:
     def _by_force_and_moves(self, need: Need, replica: int, gone: dict[Key, Placement]) -> Placement | None:
         """Lower priorities give way, and equal ones beside them move, as many as may."""
         draft = self._draft
-        if not draft.problem.moves or len(draft.needs) * len(draft.fleet.hosts) > MIXED:
+        # On a large fleet it takes longer than all else.
+        if not draft.problem.moves or not draft.problem.is_small:
             return None
         loose = self._loose(need)
         for way in self._ways(need, need.priority, True, loose, equals=True):

@@ -329,8 +329,9 @@ class Look:
         if asked is not None and self._outranked(going):
             options += self._takers(self._fewest_sharers(need.priority))
         cause = self._word(going)
-        fits = need.memory_mib <= state.memory_free and (need.compute or 0) <= state.compute_free
-        if len(state.tenants) >= host.shared_max:
+        full, fits_memory = len(state.tenants) >= host.shared_max, need.memory_mib <= state.memory_free
+        fits = fits_memory and (need.compute or 0) <= state.compute_free
+        if full:
             # One more of them is of no use where there is not enough for it.
             options += [more_sharers(host, len(state.tenants) + 1)] if fits and len(state.tenants) < MOST_SHARERS else []
             cause = "policy mode" if fits else cause
@@ -341,8 +342,7 @@ class Look:
             left = state.compute_free
             text = f"ask for {left:g} of the compute: {self.where} has no more left to share"
             options.append(option_of("compute", text, Edit("service", need.service, "compute", left), more=1 - left / need.compute))
-        able = len(state.tenants) < host.shared_max and need.memory_mib <= state.memory_free
-        if need.compute and state.compute_free < need.compute and able:
+        if need.compute and state.compute_free < need.compute and fits_memory and not full:
             # In hundredths, for that is how people write it.
             more_compute = math.ceil(round(100 * (host.shared_compute + need.compute - state.compute_free), 6)) / 100
             if more_compute <= MOST_SHARED_COMPUTE:

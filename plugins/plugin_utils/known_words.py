@@ -74,9 +74,9 @@ def _too_much(manifest: Manifest, need: Need, hosts: Sequence[Host], catalogue: 
     hint = "write what one replica needs"
     most = max((*(gpu.memory_mib for host in hosts for gpu in host.gpus), *(board.memory_gb * 1024 for board in catalogue.boards.values())))
     if need.memory_mib > most:
-        field = "model" if manifest.model.gpu.memory is None else "gpu"
+        where = ("model",) if manifest.model.gpu.memory is None else ("gpu", "memory")
         wrong = f"no GPU has {gib(need.memory_mib)}; the largest has {gib(most)}"
-        yield manifest.located.error((field, "memory") if field == "gpu" else (field,), wrong, hint)
+        yield manifest.located.error(where, wrong, hint)
     gpus = max(len(host.gpus) for host in hosts)
     if need.count > gpus:
         yield manifest.located.error(("gpu", "count"), f"no host has {need.count} GPUs; the largest has {gpus}", hint)

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
     MOST_MIB,
     AfterValidator,
     Field,
+    Name,
     Size,
     Strict,
     Wrong,
@@ -69,17 +70,10 @@ RESERVED_ENV = (
 MOST_LEASE_DAYS = 366
 
 # Checks take the whole of a text (fullmatch): to match() alone, '$' is also the place before a line break at the end.
-NAME = re.compile(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$")
 _IMAGE = re.compile(r"^[^\s@]+@sha256:[0-9a-f]{64}$")
 _CUDA = re.compile(r"^[1-9][0-9]?\.[0-9]{1,2}(\.[0-9]{1,3})?$")
 _CAPABILITY = re.compile(r"^[1-9][0-9]?\.[0-9]$")
 _ENV = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-
-
-def _name(value: str) -> str:
-    if not NAME.fullmatch(value):
-        raise Wrong(f"'{value}' is not a name", "use 2 to 63 of a-z, 0-9 and '-'; start with a letter, end with a letter or digit")
-    return value
 
 
 def _env_name(value: str) -> str:
@@ -98,9 +92,6 @@ def _positive(value: int) -> int:
     if value <= 0:
         raise Wrong("it is nothing", "write more than 0 MiB")
     return value
-
-
-Name = t.Annotated[str, AfterValidator(_name), Field(json_schema_extra={"pattern": NAME.pattern})]
 
 
 def _stored(value: str) -> str:

@@ -50,8 +50,6 @@ __all__ = ["Offer", "make_plan", "offers"]
 # each will do; where rules and priorities chase each other in a circle, it ends here.
 ROUNDS = 8
 TURNS = 8
-# Services times hosts up to which a fleet is planned in both orders.
-SMALL = 6_000
 Rank = tuple[t.Any, ...]
 # One turn: a replica; or all of a service that are to be placed together, or not at all.
 Turn = tuple[Need, tuple[int, ...]]
@@ -79,7 +77,7 @@ def make_plan(problem: Problem, trial: bool = False, settled: Settled | None = N
 def _decided(problem: Problem) -> tuple[Draft, _Missing, Proof | None]:
     """One by one, then all who wait together; of both the plan that is worth more."""
     draft = begin(problem)
-    if draft.kept or draft.leaving or _is_small(problem):
+    if draft.kept or draft.leaving or problem.is_small:
         best, proof = _together(problem, *_one_by_one(draft))
         return (*best, proof)
     # On a large fleet where nobody serves yet the plan for all together is nearly always the one that stands: nobody makes room before.
@@ -93,15 +91,11 @@ def _decided(problem: Problem) -> tuple[Draft, _Missing, Proof | None]:
     return (*best, proof)
 
 
-def _is_small(problem: Problem) -> bool:
-    return len(problem.needs) * len(problem.hosts) <= SMALL
-
-
 def _one_by_one(draft: Draft, settled: Settled | None = None) -> _Plan:
     """Everybody in turn. On a small fleet on which others may move, in both orders, and the plan that is worth more counts: what is opened
     for a large one, others may share."""
     problem, missing = draft.problem, _Queue(draft, {}).run()
-    if not missing or not problem.moves or not _is_small(problem):
+    if not missing or not problem.moves or not problem.is_small:
         return draft, missing
     other = begin(problem, settled)
     left = _Queue(other, {}, patient=False).run()
@@ -155,7 +149,7 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
         return (draft, missing or []), Proof()
     # Where somebody serves already on a large fleet, who has a place one by one has one in any case: what a change brings can then be told
     # without a plan for all together.
-    must = {key for key in draft.placed if key not in draft.kept} if draft.kept and not _is_small(problem) else set()
+    must = {key for key in draft.placed if key not in draft.kept} if draft.kept and not problem.is_small else set()
     if missing and must and draft.displaced:
         return _beside_those_who_gave_way(draft, missing, waiting, must)
     one_by_one = None if missing is None else (draft, missing)
@@ -373,14 +367,14 @@ class _Queue:
         for then, entry in refused:
             if then == draft.given_back or entry[0][0] >= priority:
                 self._refused.append((then, entry))
-            elif not self._may_have_one(entry) or not self._takes(draft.needs[entry[2]], entry[3]):
+            elif not self._may_have_one(entry) or not self._takes(draft.needs[entry[2]], entry[3], last=False):
                 self._refused.append((draft.given_back, entry))
 
-    def _takes(self, need: Need, replicas: Sequence[int]) -> bool:
-        """Have these a place by now, or is there one for which nobody makes room?"""
+    def _takes(self, need: Need, replicas: Sequence[int], last: bool) -> bool:
+        """Have these a place by now, or is there one? ``last``: others make room."""
         if need.rules.all_or_nothing:
-            return self._group(need, False)
-        return all((need.service, each) in self._draft.placed or self._one(need, each, False) for each in replicas)
+            return self._group(need, last)
+        return all((need.service, each) in self._draft.placed or self._one(need, each, last) for each in replicas)
 
     def _may_have_one(self, entry: _Entry) -> bool:
         """Is there a place for one of these, as things are? What it holds on a drained GPU it gives back itself."""
@@ -410,23 +404,14 @@ class _Queue:
 
     def _turn(self, need: Need, replicas: Sequence[int], last: bool) -> None:
         """``last``: others make room, after all of the same priority who need nobody to."""
-        if need.adopted:
+        if need.adopted or self._takes(need, replicas, last):
             return
-        if need.rules.all_or_nothing:
-            if not self._group(need, last):
-                self._in_vain(need, replicas, last)
-            return
-        for replica in replicas:
-            key = (need.service, replica)
-            if key not in self._draft.placed and not self._one(need, replica, last):
-                self._in_vain(need, (replica,), last or key in self._draft.leaving)
-
-    def _in_vain(self, need: Need, replicas: Sequence[int], last: bool) -> None:
-        """There is no place: others are asked to make room when all of the priority had a turn, or were."""
-        if self._asking and not last:
+        # Nobody makes room for one that leaves a drained GPU.
+        stays = not need.rules.all_or_nothing and (need.service, replicas[0]) in self._draft.leaving
+        if self._asking and not last and not stays:
             heapq.heappush(self._heap, self._entry(need, replicas, True))
         else:
-            self._refused.append((self._draft.given_back, self._entry(need, replicas, last)))
+            self._refused.append((self._draft.given_back, self._entry(need, replicas, last or stays)))
 
     def _group(self, need: Need, last: bool) -> bool:
         """All replicas, or none: with those that have a place where they are, else all anew."""

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
     AfterValidator,
     BeforeValidator,
     Field,
+    Name,
     Size,
     Strict,
     Wrong,
@@ -97,7 +98,6 @@ OTHER_VARIABLES = frozenset(
 )
 # More GPUs or memory slices than any site has: what is beyond it is no limit but a slip, and no number to compute with.
 MOST_COUNTED = 10**9
-_NAME = re.compile(r"^[a-z][a-z0-9-]{0,61}[a-z0-9]$")
 _DIGITS = re.compile(r"-?[0-9]{1,9}")
 _RANGE = re.compile(r"^([0-9]{1,5})(?:-([0-9]{1,5}))?$")
 
@@ -105,15 +105,6 @@ Mode = t.Literal["mig", "whole", "shared"]
 # What the platform may decide of a GPU: beside the planner's modes those in which virtual machines have it.
 LayoutMode = t.Literal["mig", "whole", "shared", "passthrough", "vgpu"]
 Sharing = t.Literal["time-slice", "mps"]
-
-
-def _name(value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise Wrong(f"'{value}' is not a name", "use 2 to 63 of a-z, 0-9 and '-'; start with a letter, end with a letter or digit")
-    return value
-
-
-Named = t.Annotated[str, AfterValidator(_name)]
 
 
 def parse_ports(value: object) -> tuple[int, ...]:
@@ -264,7 +255,7 @@ class Quotas(Strict):
     """Quotas of the whole site."""
 
     workspaces: dict[str, TeamLimits] = Field(default_factory=dict)
-    teams: dict[Named, TeamQuota] = Field(default_factory=dict)
+    teams: dict[Name, TeamQuota] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _agree(self) -> Quotas:
@@ -312,9 +303,9 @@ Number = t.Annotated[int, BeforeValidator(_number)]
 class Policy(Strict):
     """The variables that a plan depends on."""
 
-    fleet_environment: Named
+    fleet_environment: Name
     fleet_pool: str = "default"
-    fleet_data_classes: list[Named] = Field(default_factory=list)
+    fleet_data_classes: list[Name] = Field(default_factory=list)
     fleet_gpu_modes: list[Mode] = Field(default=["mig", "whole"], min_length=1)
     fleet_sharing: list[Sharing] = Field(default=["time-slice"])
     fleet_shared_max: t.Annotated[Number, Field(ge=1, le=MOST_SHARERS)] = 4

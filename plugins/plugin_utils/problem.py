@@ -364,6 +364,10 @@ class Hint(t.NamedTuple):
     slice: Slice | None = None
 
 
+#: Services times hosts up to which more is tried: both orders, and whoever may give way or give back in turn.
+SMALL: t.Final = 6_000
+
+
 @dataclass(frozen=True)
 class Problem:
     """Everything that a plan is made from. ``previous``: what the last plans say, also of services that are gone.
@@ -381,6 +385,11 @@ class Problem:
     workspaces: tuple[Workspace, ...] = ()
     moves: int = 0
     preemption: bool = False
+
+    @property
+    def is_small(self) -> bool:
+        """May more be tried than is done on a large fleet?"""
+        return len(self.needs) * len(self.hosts) <= SMALL
 
 
 @dataclass(frozen=True)

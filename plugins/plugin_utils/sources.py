@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import AfterValidator, Field, Strict, Wrong, check, model_validator
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import AfterValidator, Field, Name, Strict, Wrong, check, model_validator
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.gateway import read_settings, strangers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, Path, raise_all, read_yaml
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Line, Manifest, Name, read_manifests
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Line, Manifest, read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.runtimes import volumes as runtime_volumes
 
 _PROJECT = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)+$")

@@ -16,10 +16,18 @@ from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import AfterValidator, Field, Size, Strict, Wrong, check, model_validator
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
+    AfterValidator,
+    Field,
+    Name,
+    Size,
+    Strict,
+    Wrong,
+    check,
+    model_validator,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import new_gpus, width
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Problem, Resources, Solution

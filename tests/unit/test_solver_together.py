@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from ansible_collections.gpuops.fleet.plugins.plugin_utils import planner
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import problem as problem_room
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
@@ -146,7 +146,7 @@ def test_who_has_a_place_stays_although_others_wait() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_on_a_large_fleet_that_serves_it_only_adds_to_what_one_by_one_gives(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "SMALL", 0)
+    monkeypatch.setattr(problem_room, "SMALL", 0)
     many = crowd(seed, services=30)
     first = make_plan(Problem(many.hosts, many.needs[:8]))
     later = Problem(many.hosts, many.needs, first.placements)
@@ -345,7 +345,7 @@ def test_on_a_large_fresh_fleet_every_rule_holds_and_nobody_is_left_over_for_who
         Quota("cards", (Limit("memory", 150 * GIB),), "company"),
     )
     given = crowd(seed, services=services, quotas=quotas, workspaces=(Workspace("company"),))
-    monkeypatch.setattr(planner, "SMALL", 0)
+    monkeypatch.setattr(problem_room, "SMALL", 0)
     solution = make_plan(given)
     assert planner_checker.complaints(given, solution) == []
     assert make_plan(replace(given, previous=solution.placements)).placements == solution.placements
@@ -362,7 +362,7 @@ def test_where_somebody_gave_way_it_is_proven_of_who_is_left_over(
     free: bool, more: tuple[tuple[int, int], ...], large: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody may be on one host with who came, which the program does not know: it sees a GPU that is free, if there is one."""
-    monkeypatch.setattr(planner, "SMALL", 0 if large else 6_000)
+    monkeypatch.setattr(problem_room, "SMALL", 0 if large else 6_000)
     small = gpu(1, geometry=A30, board="a30", memory_mib=24 * GIB)
     needs = [
         need("aa", "exclusive", 40 * GIB, priority=10),

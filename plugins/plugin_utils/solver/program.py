@@ -20,21 +20,22 @@ if t.TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ints = NDArray[np.int64]
 
-# Why there is no solver, in words.
+# Why there is no solver, in words; and what makes one.
 absent = ""
+_make: t.Any = None
 
 try:
     import highspy
     import numpy
 
-    highspy.Highs  # noqa: B018 # of a package that was half removed the directory is left, and is imported
+    _make = highspy.Highs  # of a package that was half removed the directory is left, and is imported
 except Exception as error:  # pragma: no cover # seen by test_solver_absent.py in processes that coverage does not follow
     # A wheel that is there and cannot be used is as good as none: numpy for another processor raises RuntimeError, a missing library
     # OSError. A fleet is planned without both.
     highspy = None  # type: ignore[assignment] # for mypy it is a module; available() says whether it is
     numpy = None  # type: ignore[assignment] # as highspy
-    missing = isinstance(error, ModuleNotFoundError) and error.name in ("highspy", "numpy")
-    absent = "" if missing else f"{type(error).__name__}: {error}".splitlines()[0]
+    if not (isinstance(error, ModuleNotFoundError) and error.name in ("highspy", "numpy")):
+        absent = f"{type(error).__name__}: {error}".splitlines()[0]
 
 # The other modules of this room take numpy from here, for it may be missing.
 __all__ = ["INFINITE", "Limits", "Outcome", "Program", "Session", "SolverError", "available", "numpy", "version"]
@@ -51,11 +52,7 @@ def available() -> bool:
 
 def version() -> str | None:
     """``HiGHS 1.15.1``; None without it. A plan names it: another version may break ties in another way."""
-    return None if highspy is None else f"HiGHS {_highs().version()}"
-
-
-def _highs() -> t.Any:
-    return highspy.Highs()  # type: ignore[no-untyped-call] # highspy leaves it untyped
+    return None if highspy is None else f"HiGHS {_make().version()}"
 
 
 class SolverError(Exception):
@@ -202,7 +199,7 @@ class Program:
         if highspy is None:
             raise SolverError("highspy is not installed")
         limits = limits or Limits()
-        solver = _highs()
+        solver = _make()
         whole = _joined(self._whole) > 0
         mixed = bool(whole.any()) and not relaxed
         options: dict[str, bool | int | float | str] = {
@@ -323,7 +320,7 @@ class Session:
         return lambda: self._heard(self._solver.setBasis(before))
 
     def _open(self) -> None:
-        self._solver = _highs()
+        self._solver = _make()
         options: dict[str, bool | int | float | str] = {
             "output_flag": False,
             "threads": 1,

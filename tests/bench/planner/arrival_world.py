@@ -283,26 +283,19 @@ def _rows(path: Path, needed: tuple[str, ...]) -> t.Iterator[tuple[str, dict[str
 
     :raises ValueError: columns are missing, or there are no rows.
     """
-    with path.open(encoding="utf-8-sig", newline="") as opened:
-        reader = csv.DictReader(opened, restval="")
-        try:
-            reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise ValueError(f"{path.name}: not a CSV file that can be read: {error}") from None
-        missing = [name for name in needed if name not in reader.fieldnames]
-        if missing:
-            raise ValueError(f"{path.name}: no column {', '.join(missing)}")
-        empty = True
-        for row in _readable(reader, path):
-            empty = False
-            yield f"{path.name}:{reader.line_num}", {name: value.strip() for name, value in row.items() if isinstance(value, str)}
-        if empty:
-            raise ValueError(f"{path.name}: nothing but a header")
-
-
-def _readable(rows: t.Iterable[dict[str, str]], path: Path) -> t.Iterator[dict[str, str]]:
     try:
-        yield from rows
+        with path.open(encoding="utf-8-sig", newline="") as opened:
+            reader = csv.DictReader(opened, restval="")
+            reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+            missing = [name for name in needed if name not in reader.fieldnames]
+            if missing:
+                raise ValueError(f"{path.name}: no column {', '.join(missing)}")
+            empty = True
+            for row in reader:
+                empty = False
+                yield f"{path.name}:{reader.line_num}", {name: value.strip() for name, value in row.items() if isinstance(value, str)}
+            if empty:
+                raise ValueError(f"{path.name}: nothing but a header")
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(f"{path.name}: not a CSV file that can be read: {error}") from None
 
