@@ -13,8 +13,9 @@ import typing as t
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import amount
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MOST_SHARERS, Host, Need, Placement, Solution
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import Edit, Option, amount, option_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import Edit, Option, option_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
 
 #: Kinds of options that are of such an amount.

@@ -9,8 +9,9 @@ import itertools
 from collections.abc import Iterator
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import beyond, more_ports, more_room
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import amount
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import LEAST_PART, Blocker, Edit, Option, amount, option_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import LEAST_PART, Blocker, Edit, Option, option_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
 
 

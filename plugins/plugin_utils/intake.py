@@ -19,6 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Cata
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.claims import only_watches
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.facts_form import check_form
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, PlacementRules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import amount
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Layout, Policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     TIME_SLICE,
@@ -33,7 +34,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Resources,
     Rules,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import amount
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.room import gib
 
 FACTS_SCHEMA = 1

@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import amount
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Problem
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import amount
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.room import gib
 
 if t.TYPE_CHECKING:

@@ -55,3 +55,8 @@ def model_mib(model: Data, gpus: int = 1) -> int:
 def format_size(mib: int) -> str:
     """The inverse of :func:`checked.parse_size`, in the larger unit where that is exact."""
     return f"{mib // 1024} GiB" if mib % 1024 == 0 and mib else f"{mib} MiB"
+
+
+def amount(kind: str, value: float) -> str:
+    """``3 cpus``, ``20 GiB memory``."""
+    return f"{value:.10g} cpus" if kind == "cpus" else f"{format_size(int(value))} {kind}"

@@ -9,7 +9,6 @@ import typing as t
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Problem
 
 #: What can be in the way, in the order in which it is looked at; the last word that every host has is the binding one.
@@ -241,11 +240,6 @@ def listed(words: Sequence[str]) -> str:
 def and_words(names: Sequence[str]) -> str:
     """``a-1, b-2 and c-1``; of more than three the first three, and how many more."""
     return listed([*names[:3], *([f"{len(names) - 3} more"] if len(names) > 3 else [])])
-
-
-def amount(kind: str, value: float) -> str:
-    """``3 cpus``, ``20 GiB memory``."""
-    return f"{value:.10g} cpus" if kind == "cpus" else f"{format_size(int(value))} {kind}"
 
 
 def edited(problem: Problem, edits: Iterable[Edit]) -> Problem:
