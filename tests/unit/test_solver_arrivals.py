@@ -127,6 +127,48 @@ def test_a_mix_of_requests_never_seen_is_noticed_within_ten_of_them() -> None:
     assert set(admission.review().counts) == {Request(64_000, 65_536, 8, 1000)}
 
 
+def asking(part: int) -> world.Request:
+    return world.Request(4_000, 8_192, 1, part)
+
+
+def taught(requests: t.Iterable[world.Request]) -> Lesson:
+    return Lesson({Request(*request): float(count) for request, count in Counter(requests).items()})
+
+
+def of_parts(lot: t.Sequence[int], count: int, seed: str) -> list[world.Request]:
+    """Requests for some part of a GPU, and as many for whole ones."""
+    rng = random.Random(f"parts {seed}")
+    return [asking(rng.choice(lot) if number % 2 else 1000) for number in range(count)]
+
+
+def test_parts_of_gpus_never_seen_are_noticed_though_each_of_them_comes_once() -> None:
+    # As many parts, and as many whole ones, as were learnt; no single new size comes often enough to be compared.
+    nodes, _requests = arriving("default", 24, "3")
+    admission = Admission(fleet(nodes), taught(of_parts([100, 200, 500], 2_000, "taught")))
+    others = [part for part in range(30, 990, 10) if part not in (100, 200, 500)]
+    came = of_parts(others, 40, "came")
+    answers(admission, came)
+    assert set(admission.lesson.counts) <= {Request(*request) for request in came}
+
+
+def test_a_few_new_sizes_are_no_other_mix() -> None:
+    nodes, _requests = arriving("default", 24, "3")
+    admission = Admission(fleet(nodes), taught(of_parts([100, 200, 500], 2_000, "taught")))
+    answers(admission, of_parts([100, 200, 500], 129, "came"))
+    later = of_parts([100, 200, 500], 120, "later")
+    later[20::20] = [asking(part) for part in (310, 320, 330, 340, 350)]
+    answers(admission, later, reviewed=False)
+    assert not admission.due  # before the next look back, which is as many requests away as have come
+
+
+def test_many_sizes_that_each_came_once_foretell_more_of_them() -> None:
+    nodes, _requests = arriving("default", 24, "3")
+    sizes = random.Random("sizes").sample(range(1, 1_000), 600)
+    admission = Admission(fleet(nodes), taught(asking(part) for part in sizes[:300]))
+    answers(admission, [asking(part) for part in sizes[300:360]])
+    assert admission.lesson.requests > 300
+
+
 @pytest.mark.parametrize("mix", ["default", "share-heavy", "model-bound"])
 def test_the_same_mix_adds_to_what_was_learnt(mix: str) -> None:
     nodes, requests = arriving(mix, 40, "4")

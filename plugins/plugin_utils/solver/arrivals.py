@@ -31,6 +31,8 @@ DOUBT = 0.4
 """Unforeseen requests that are expected besides while nothing has come yet, as a part of those that were learnt."""
 ENOUGH_TO_BET = 128
 """Requests that have to be known for a surprise to be one."""
+NEWCOMERS = 0.05
+"""The part of all requests that may be of sizes never expected without that being another mix."""
 LEAST_EXPECTED = 5.0
 """Of a class of requests, for the comparison of two mixes; rarer classes count as one."""
 FAR_OFF = 5.0
@@ -62,31 +64,57 @@ def learn(nodes: Sequence[Node], history: Iterable[Request]) -> Lesson:
     return Lesson(counts, *rehearsed(Pool(nodes), counts, HORIZON)) if counts else Lesson()
 
 
-class _Surprise:
-    """A running bet against the expected mix: wins by odds of a thousand come once in a thousand streams of that mix, however long.
+class _Bet:
+    """A running bet against the chances of some classes: wins by odds of a thousand come once in a thousand streams of them, however long.
 
-    The bet follows what came so far. Classes are coarse, so that it learns within a few requests: what a review compares is finer.
+    The bet follows what came so far. ``()`` is the class of all that has no chance of its own.
     """
 
-    def __init__(self, expected: Mapping[Request, float]) -> None:
-        self._expected = _classes(expected, _coarse)
-        self._total = sum(self._expected.values())
+    def __init__(self, chances: Mapping[Class, float]) -> None:
+        self._chances = chances
         self._came: Counter[Class] = Counter()
         self._won = 0.0
 
     @property
+    def won(self) -> bool:
+        """Beyond doubt?"""
+        return self._won > ODDS
+
+    def see(self, sort: Class) -> None:
+        """The class of the next request."""
+        known = sort if sort in self._chances else ()
+        chance = self._chances[known]
+        self._won += math.log((self._came[known] + 2 * chance) / (self._came.total() + 2) / chance)
+        self._came[known] += 1
+
+
+class _Surprise:
+    """Two bets against the expected mix, each about classes so coarse that it is decided within a few requests; a review compares finer ones.
+
+    One is about how many GPUs of which model. Fleets that differ in nothing else may still ask for other parts of a GPU, too many kinds of
+    them for any to come often: so the other is about how many requests are of a size that was never expected.
+    """
+
+    def __init__(self, expected: Mapping[Request, float]) -> None:
+        self._total = sum(expected.values())
+        coarse, self._sizes = _classes(expected, _coarse), _classes(expected, _size)
+        # All that was never seen before is one class, which has half a request's chance, like half a request more in each class.
+        odds = {(): 0.5, **{sort: count + 0.5 for sort, count in coarse.items()}}
+        self._of_gpus = _Bet({sort: count / sum(odds.values()) for sort, count in odds.items()})
+        # Sizes that came once tell how many more there are that have not come yet (Good and Turing).
+        new = (sum(count <= 1 for count in self._sizes.values()) + 0.5) / (self._total + 1)
+        new = min(1 - NEWCOMERS, max(NEWCOMERS, new))
+        self._of_sizes = _Bet({(True,): 1 - new, (): new})
+
+    @property
     def certain(self) -> bool:
-        """Has the bet been won? Never when too little is known to bet against."""
-        return self._won > ODDS and self._total >= ENOUGH_TO_BET
+        """Has a bet been won? Never when too little is known to bet against."""
+        return (self._of_gpus.won or self._of_sizes.won) and self._total >= ENOUGH_TO_BET
 
     def see(self, request: Request) -> None:
         """The next request."""
-        sort = _coarse(request)
-        # All that was never seen before is one class, which has half a request's chance, like half a request more in each class.
-        known = sort if sort in self._expected else ()
-        chance = (self._expected.get(known, 0.0) + 0.5) / (self._total + 0.5 * (len(self._expected) + 1))
-        self._won += math.log((self._came[known] + 2 * chance) / (self._came.total() + 2) / chance)
-        self._came[known] += 1
+        self._of_gpus.see(_coarse(request))
+        self._of_sizes.see((_size(request) in self._sizes,))
 
 
 class Admission:
@@ -197,6 +225,11 @@ def _classes(counts: Mapping[Request, float], sort: Callable[[Request], Class]) 
 def _coarse(request: Request) -> Class:
     """How many GPUs, whole or not, of which model."""
     return (request.gpus, int(request.milli < WHOLE), request.models)
+
+
+def _size(request: Request) -> Class:
+    """What of GPUs: how many, how much of each, of which model."""
+    return (request.gpus, request.milli, request.models)
 
 
 def _fine(request: Request) -> Class:
