@@ -56,6 +56,7 @@ def read_inputs(arguments: Mapping[str, t.Any]) -> Inputs:
         services=[_service(manifest) for manifest in read_manifests(door.read_texts(arguments["manifests"]))],
         policies={name: _policy(name, value["policy"]) for name, value in hosts.items() if value.get("policy")},
         live=arguments["live"],
+        down=frozenset(name for name, value in hosts.items() if value.get("down")),
     )
 
 

@@ -153,23 +153,26 @@ def name_parts(name: str) -> tuple[int, int, frozenset[str]]:
     return int(match["slices"]), int(match["gb"]), frozenset(_ATTRIBUTE.findall(match["attributes"]))
 
 
+def gb_apart(one: str, other: str) -> int | None:
+    """By how many GB two names of one profile differ; None where they name two profiles.
+
+    Compute slices and attributes (+me, +gfx, -me, +me.all) must be the same, the GB at most ``GB_TOLERANCE_PERCENT`` of the larger apart.
+    """
+    (slices, gb, attributes), (others, other_gb, other_attributes) = name_parts(one), name_parts(other)
+    near = 100 * abs(gb - other_gb) <= GB_TOLERANCE_PERCENT * max(gb, other_gb)
+    return abs(gb - other_gb) if (slices, attributes) == (others, other_attributes) and near else None
+
+
 def find_profile(geometry: Geometry, wanted_name: str) -> Profile:
     """The board's profile that a name means, however a driver rounded its GB: ``3g.39gb`` finds ``3g.40gb``.
 
-    Compute slices and attributes (+me, +gfx, -me, +me.all) must be the same, the GB nearest and at most
-    ``GB_TOLERANCE_PERCENT`` of the larger apart. FleetError when none or more than one is meant; it names what the board has.
+    The nearest by :func:`gb_apart`. FleetError when none or more than one is meant; it names what the board has.
     """
     spelt = [profile for profile in geometry.profiles if profile.name == wanted_name.strip().lower()]
     if len(spelt) == 1:
         return spelt[0]
-    slices, gb, attributes = name_parts(wanted_name)
-    near: list[tuple[int, str, Profile]] = []
-    for profile in geometry.profiles:
-        has_slices, has_gb, has_attributes = name_parts(profile.name)
-        apart = abs(has_gb - gb)
-        if (has_slices, has_attributes) == (slices, attributes) and 100 * apart <= GB_TOLERANCE_PERCENT * max(has_gb, gb):
-            near.append((apart, profile.name, profile))
-    near.sort(key=lambda found: found[:2])
+    found = [(gb_apart(profile.name, wanted_name), profile.name, profile) for profile in geometry.profiles]
+    near = sorted(((apart, name, profile) for apart, name, profile in found if apart is not None), key=lambda each: each[:2])
     if not near:
         raise FleetError(f"this board has no MIG profile {wanted_name}", hint=f"it has {_names(geometry)}")
     meant = [profile for apart, _name, profile in near if apart == near[0][0]]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import tempfile
 import typing as t
@@ -196,32 +197,61 @@ def write_text(path: str | os.PathLike[str], text: str, mode: int = 0o644) -> No
 
 def _replace(files: Iterable[tuple[str, str, int]]) -> None:
     """Replace all of the files (path, text, permissions), or none: plans of two hosts belong together. A full disk or a missing permission
-    is seen while each is written beside its place; only then they are renamed.
+    is seen while each is written beside its place; only then they are renamed, and renamed back where one of them cannot be.
 
     :raises FleetError: one cannot be written.
     """
     name, written = "", []
     try:
         for name, text, mode in files:
-            directory = os.path.dirname(name) or "."
-            os.makedirs(directory, exist_ok=True)
             if os.path.isdir(name):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            descriptor, temporary = tempfile.mkstemp(prefix=".gpuops-", dir=directory)
-            written.append((temporary, name))
-            with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as stream:
-                stream.write(text)
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.chmod(temporary, mode)
-        for temporary, name in written:
-            os.replace(temporary, name)
+            written.append((_beside(name, text.encode(), mode), name))
+        with contextlib.ExitStack() as undo:
+            for temporary, name in written:
+                back = functools.partial(_put_back, name, *_bytes_and_mode(name))
+                os.replace(temporary, name)
+                undo.callback(back)
+            undo.pop_all()
     except OSError as error:
         raise FleetError(f"cannot be written: {error.strerror}", file=name, hint="check the directory and its permissions") from error
     finally:
         for temporary, _name in written:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(temporary)
+
+
+def _beside(path: str, data: bytes, mode: int) -> str:
+    """A new file in the same directory, to be renamed; its path."""
+    directory = os.path.dirname(path) or "."
+    os.makedirs(directory, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=".gpuops-", dir=directory)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, mode)
+    except OSError:
+        os.unlink(temporary)
+        raise
+    return temporary
+
+
+def _bytes_and_mode(path: str) -> tuple[bytes | None, int]:
+    """What a file holds and its permissions; None and 0 where there is none."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(), os.stat(path).st_mode & 0o777
+    except FileNotFoundError:
+        return None, 0
+
+
+def _put_back(path: str, data: bytes | None, mode: int) -> None:
+    if data is None:
+        os.unlink(path)
+    else:
+        os.replace(_beside(path, data, mode), path)
 
 
 def make_directory(path: str | os.PathLike[str]) -> None:

@@ -486,7 +486,8 @@ def _table(states: Iterable[Host], solution: Solution, before: Iterable[Placemen
     last = {(each.service, each.replica): each for each in before}
     needs = {manifest.service: manifest.need_mib() for manifest in manifests}
     down = {host.name for host in states if host.down}
-    left = {gpu.uuid: "it is drained" for gpu in gpus.values() if gpu.drain is not None}
+    closed = {gpu.uuid: gpu.drain for gpu in gpus.values() if gpu.drain is not None}
+    left = {uuid: "it is drained" if drain.cause == "drain" else f"it is {drain.words}" for uuid, drain in closed.items()}
     left.update({gpu.uuid: f"its GPU is {gpu.blocked}" for gpu in gpus.values() if gpu.blocked is not None})
     waiting = {each.name for each in solution.waiting}
     rows: list[tuple[str, ...]] = [("SERVICE", "REPLICA", "HOST", "GPU", "SLICE", "MEMORY", "PORT", "CHANGE")]

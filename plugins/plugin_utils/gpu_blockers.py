@@ -398,12 +398,15 @@ class Look:
         much = _toll(every, highest)
         ends = [self.scene.leases[name] for name in owners if name in self.scene.leases]
         if len(ends) == len(owners):
-            one = len(owners) == 1
-            text = (
-                f"wait for {self.where} until the lease{'' if one else 's'} of {and_words(owners)} end{'s' if one else ''} on {max(ends)}"
-            )
+            lasting = [name for name in owners if self.scene.leases[name]] or owners
+            one = len(lasting) == 1
+            whose, do = f"the lease{'' if one else 's'} of {and_words(lasting)}", _then(going)
             too = [name for name in gone if name not in owners]
-            text += f", and {_then(going)} then{f', which stops {and_words(too)} too' if too else ''}"
+            also = f", which stops {and_words(too)} too" if too else ""
+            if max(ends):
+                text = f"wait for {self.where} until {whose} end{'s' if one else ''} on {max(ends)}, and {do} then{also}"
+            else:
+                text = f"{whose} {'is' if one else 'are'} over, and {self.where} is still kept for {'it' if one else 'them'}: {do}{also}"
             # Who ends first is asked first.
             last = sorted(set(self.scene.leases.values()))
             more = last.index(max(ends)) / len(last) / 2 + len(too) / 20

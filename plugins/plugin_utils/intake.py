@@ -114,12 +114,12 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
     gpus = []
     for index, entry in enumerate(entries):
         gpu = _gpu(entry, facts, catalogue, here)
-        drain = _drain(entry, facts)
+        drains = _drains(entry, facts)
         if index in pins:
             number, layout = pins[index]
             gpu = _pinned(gpu, layout, f"host {name}", f"fleet_gpu_layouts[{number}]")
-            drain = drain or (_kept_back(layout) if gpu.blocked is None else None)
-        gpus.append(replace(gpu, cordoned=index in cordoned, drain=drain, links=_links(entry, uuids)))
+            drains += _kept_back(layout) if gpu.blocked is None else []
+        gpus.append(replace(gpu, cordoned=index in cordoned, drain=_as_one(drains), links=_links(entry, uuids)))
     _see_reserve(name, policy, gpus)
     sensed = facts["host"]
     return Host(
@@ -152,10 +152,19 @@ def _links(entry: Facts, uuids: Mapping[t.Any, t.Any]) -> tuple[str, ...] | None
     return None if peers is None else tuple(sorted(str(uuids[pci]) for pci in peers if uuids.get(pci)))
 
 
-def _drain(entry: Facts, facts: Facts) -> Drain | None:
-    """That of the GPU, else that of its whole host; with force if either has it. Whether one is over, the host has judged."""
+def _drains(entry: Facts, facts: Facts) -> list[Drain]:
+    """That of the GPU and that of its whole host. Whether one is over, the host has judged."""
     found = [each for each in (entry.get("drain"), facts["host"].get("drain")) if each]
-    return Drain(words(found[0]), any(each["force"] for each in found)) if found else None
+    remedy = "run playbook release" + (" for it and for its whole host" if len(found) > 1 else "")
+    return [Drain(words(each), each["force"], remedy) for each in found]
+
+
+def _as_one(drains: Sequence[Drain]) -> Drain | None:
+    """Who ends one of them has not ended the others: all are told, and what ends all. With force if any has it."""
+    if not drains:
+        return None
+    told, remedies = (" and ".join(dict.fromkeys(texts)) for texts in ([each.words for each in drains], [each.remedy for each in drains]))
+    return Drain(told, any(each.force for each in drains), remedies, drains[0].cause)
 
 
 def given_away(facts: Facts) -> list[dict[str, t.Any]]:
@@ -185,12 +194,12 @@ def held_words(entry: Facts) -> str:
     return f"held by vfio for {f'guest {guest}' if guest else 'virtual machines'}"
 
 
-def _kept_back(layout: Layout) -> Drain | None:
+def _kept_back(layout: Layout) -> list[Drain]:
     """A GPU that the platform wants for virtual machines gets nothing new, and what is on it leaves it."""
     if layout.mode not in ("passthrough", "vgpu"):
-        return None
+        return []
     words = f"kept for virtual machines (fleet_gpu_layouts: {layout.mode})"
-    return Drain(words, remedy="give it another mode there, and run playbook mode", cause="pinned layout")
+    return [Drain(words, remedy="give it another mode there, and run playbook mode", cause="pinned layout")]
 
 
 def down_host(name: str, policy: Policy) -> Host:

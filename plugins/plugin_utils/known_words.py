@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import gb_apart
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import amount
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Problem
@@ -62,7 +63,7 @@ def unknown_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Ca
             yield manifest.located.error(
                 ("gpu", "not_models"), "it takes away every board", "write catalogue ids, or parts of them that few have"
             )
-        if asked.profile is not None and asked.profile not in profiles:
+        if asked.profile is not None and all(gb_apart(asked.profile, name) is None for name in profiles):
             hint = near(asked.profile, profiles, "write the name of a MIG profile as NVML has it, such as 1g.10gb")
             yield manifest.located.error(("gpu", "profile"), f"no board has a MIG profile '{asked.profile}'", hint)
 
@@ -149,14 +150,15 @@ def _parts(boards: Iterable[str]) -> list[str]:
 def _meant(word: str, known: Iterable[str]) -> str | None:
     """The name that one letter too many, too few, another one or two in the wrong order made this word of.
 
-    Names are made of each other on purpose: ``dc-3`` and ``dc-2``, ``staging-a`` and ``staging``, ``v100s`` and ``v100``, ``team-a-prod``
+    Names are made of each other on purpose: ``dc-3`` and ``dc-2``, ``staging-a`` and ``staging``, ``zone1b`` and ``zone1``, ``team-a-prod``
     and ``team-b-prod``. Those are no slips.
     """
     return next((name for name in sorted(known) if _is_slip(word, name)), None)
 
 
 def _is_slip(word: str, name: str) -> bool:
-    if word.startswith(name) or word.endswith(name) or name.startswith(word) or name.endswith(word):
+    short, long = sorted((word, name), key=len)
+    if long.startswith(short) and short[-1:].isdigit():
         return False
     parts, others = word.split("-"), name.split("-")
     differ = [(one, other) for one, other in zip(parts, others, strict=False) if one != other]

@@ -25,9 +25,9 @@ def lease_lines(hosts: Mapping[str, Data]) -> list[str]:
 
 
 def lease_ends(hosts: Mapping[str, Data]) -> dict[str, str]:
-    """Replica -> when its lease ends, as people read it (``2026-12-01``); of leases that last. ``hosts``: name -> {facts}."""
+    """Replica -> when its lease ends, as people read it (``2026-12-01``); empty where it is over. ``hosts``: name -> {facts}."""
     every = (lease for name in sorted(hosts) for lease in (hosts[name].get("facts") or {}).get("leases") or ())
-    return {str(lease["name"]): day(str(lease["ends"])) for lease in every if not lease["ended"]}
+    return {str(lease["name"]): "" if lease["ended"] else day(str(lease["ends"])) for lease in every}
 
 
 def _words(lease: Data) -> str:

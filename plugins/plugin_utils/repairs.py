@@ -50,7 +50,7 @@ FEW_NAMED: t.Final = 3
 
 
 class Scene:
-    """The fleet as a solution leaves it, for questions about who has no place. ``leases``: replica -> when its lease ends."""
+    """The fleet as a solution leaves it, for questions about who has no place. ``leases``: replica -> when its lease ends, empty if it is over."""
 
     def __init__(self, problem: Problem, solution: Solution, leases: Mapping[str, str]) -> None:
         self.problem = problem
@@ -85,7 +85,7 @@ class Scene:
             host.seat(need, place)
 
     def hard_to_ask(self, name: str) -> int:
-        """0 for who goes by itself when its lease ends, much for who never goes."""
+        """0 for who goes by itself when its lease ends, or has gone, much for who never goes."""
         owner = self.owner(name)
         return 100 if owner is None or owner.adopted else 0 if name in self.leases else 1
 

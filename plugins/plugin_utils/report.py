@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import typing as t
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.drains import words
@@ -50,7 +50,8 @@ class Policy:
 
 @dataclass(frozen=True)
 class Inputs:
-    """All that a report is made from. ``facts`` (None: not reached) and ``plans`` by host; ``unplaced`` as in plans/fleet.yml."""
+    """All that a report is made from. ``facts`` (None: not reached) and ``plans`` by host; ``unplaced`` as in plans/fleet.yml; ``down``:
+    hosts that are said to be down, whose facts are of before."""
 
     facts: Mapping[str, Data | None]
     plans: Mapping[str, Data] = field(default_factory=dict)
@@ -58,6 +59,7 @@ class Inputs:
     services: Sequence[Service] = ()
     policies: Mapping[str, Policy] = field(default_factory=dict)
     live: bool = False
+    down: Collection[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,7 @@ class HostView:
     name: str
     environment: str | None
     sensed: bool
+    down: bool
     driver: str | None
     cuda: str | None
     flavour: str | None
@@ -202,6 +205,12 @@ class Report:
         return {mode: count for mode, count in counts.items() if count}
 
     @property
+    def placed(self) -> tuple[ReplicaRow, ...]:
+        """Replicas whose place is not one that they keep only because there is none elsewhere."""
+        nowhere = {(row.service, replica) for row in self.unplaced for replica in row.replicas}
+        return tuple(row for row in self.replicas if (row.service, row.replica) not in nowhere)
+
+    @property
     def unplaced_services(self) -> tuple[str, ...]:
         """Services of which at least one replica found no place."""
         return tuple(sorted({row.service for row in self.unplaced}))
@@ -219,7 +228,7 @@ class Report:
             "modes": self.modes(),
             "memory_mib": {"total": self.memory_mib, **{kind: self.mib(kind) for kind in (*KINDS, OVERHEAD)}},
             "services": {"known": self.services, "placed": len(self.placed_services), "unplaced": list(self.unplaced_services)},
-            "replicas": {"placed": len(self.replicas), "unplaced": sum(len(row.replicas) for row in self.unplaced)},
+            "replicas": {"placed": len(self.placed), "unplaced": sum(len(row.replicas) for row in self.unplaced)},
             "stranded": [{"board": row.board, "layout": row.layout, "mib": row.mib, "better": list(row.better)} for row in self.stranded],
             "alerts": [f"{alert.where}: {alert.text}" for alert in self.alerts],
         }
@@ -233,7 +242,7 @@ def build(inputs: Inputs) -> Report:
         sorted((row for host in hosts for row in _rows(host, inputs, services)), key=lambda row: (row.service, row.replica, row.host))
     )
     unplaced = tuple(_unplaced(inputs.unplaced, services))
-    names = {row.service for row in rows} | {row.service for row in unplaced}
+    decided = {(row.service, row.replica) for row in rows} | {(row.service, each) for row in unplaced for each in row.replicas}
     return Report(
         hosts=hosts,
         teams=_teams(hosts, rows, services),
@@ -241,10 +250,8 @@ def build(inputs: Inputs) -> Report:
         unplaced=unplaced,
         stranded=_stranded(hosts),
         alerts=_grouped(alert for host in hosts for alert in _alerts(host, rows)),
-        waiting=tuple(
-            _waiting(services, Counter([*(row.service for row in rows), *(row.service for row in unplaced for _each in row.replicas)]))
-        ),
-        services=len(names | set(services)),
+        waiting=tuple(_waiting(services, Counter(service for service, _replica in decided))),
+        services=len({service for service, _replica in decided} | set(services)),
         live=inputs.live,
     )
 
@@ -260,13 +267,14 @@ def _waiting(services: Mapping[str, Service], decided: Mapping[str, int]) -> Ite
 def _host(name: str, inputs: Inputs, services: Mapping[str, Service]) -> HostView:
     facts, plan, policy = inputs.facts.get(name), inputs.plans.get(name), inputs.policies.get(name, Policy())
     known: Data = facts or {}
+    down = name in inputs.down
     wishes = read_wishes(name, plan, services)
     geometries = {key: Geometry.from_dict(value) for key, value in (known.get("geometries") or {}).items()}
     gpus = []
     for gpu in sorted(known.get("gpus") or (), key=lambda one: (one.get("index") is None, one.get("index") or 0, str(one.get("pci")))):
         cordoned = any(wanted.strip().lower() in gpu_names(gpu) for wanted in policy.cordoned)
         drain = gpu.get("drain") or (known.get("host") or {}).get("drain")
-        site = Site(cordoned, words(drain) if drain else "", policy.shared_reserve_mib, inputs.live, outside(known, gpu, plan))
+        site = Site(cordoned, words(drain) if drain else "", policy.shared_reserve_mib, inputs.live, outside(known, gpu, plan), down)
         geometry = geometries.get(str((gpu.get("mig") or {}).get("geometry")))
         gpus.append(view(name, gpu, geometry, wishes.pop(str(gpu.get("uuid")), Wish()), site))
     driver, system, carried = known.get("driver") or {}, (known.get("host") or {}).get("os") or {}, known.get("plan") or {}
@@ -274,6 +282,7 @@ def _host(name: str, inputs: Inputs, services: Mapping[str, Service]) -> HostVie
         name=name,
         environment=policy.environment,
         sensed=facts is not None,
+        down=down,
         driver=driver.get("version"),
         cuda=driver.get("cuda"),
         flavour=driver.get("flavour"),
@@ -282,8 +291,14 @@ def _host(name: str, inputs: Inputs, services: Mapping[str, Service]) -> HostVie
         carried=f"{carried.get('serial')} {carried.get('state') or ''}".strip() if carried else None,
         asks=plan is not None and (bool(carried) or not is_true_as_found(plan, known)),
         gpus=tuple(gpus),
-        notes=tuple(_host_notes(facts, wishes)),
+        notes=tuple(_down_notes(facts, plan) if down else _host_notes(facts, wishes)),
     )
+
+
+def _down_notes(facts: Data | None, plan: Data | None) -> Iterable[str]:
+    here = ", ".join(sorted(f"{row['service']}-{row['replica']}" for row in (plan or {}).get("services") or ()))
+    known = "what is said of it is from the facts of before" if facts is not None else "there are no facts of it"
+    yield f"This host is down (fleet_down_hosts): {known}.{f' On it: {here}.' if here else ''}"
 
 
 def _host_notes(facts: Data | None, missing: Mapping[str, Wish]) -> Iterable[str]:
@@ -334,6 +349,8 @@ def _block(gpu: GpuView | None, service: str, replica: int) -> Block | None:
 
 def _place(host: HostView, gpus: Sequence[GpuView | None], blocks: Sequence[Block | None]) -> str:
     """Whether what a replica is to run on is there. It says nothing about whether it runs."""
+    if host.down:
+        return "host down"
     if not host.sensed:
         return "host not reached"
     for gpu, block in zip(gpus, blocks, strict=True):
@@ -424,6 +441,6 @@ def _alerts(host: HostView, rows: Sequence[ReplicaRow]) -> Iterable[Alert]:
             yield Alert(False, where, f"{gpu.drained[0].upper()}{gpu.drained[1:]}: nothing new is placed here.{rest}")
         if gpu.cordoned:
             yield Alert(False, where, "Cordoned: nothing new is placed here.")
-    if host.sensed and host.asks and host.carried != f"{host.plan} done":
+    if host.sensed and not host.down and host.asks and host.carried != f"{host.plan} done":
         carried = f"carries plan {host.carried}" if host.carried else "carries no plan"
         yield Alert(False, host.name, f"Plan {host.plan} is not carried out: the host {carried}.")

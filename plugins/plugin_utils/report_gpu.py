@@ -69,7 +69,7 @@ class Block:
 
 @dataclass(frozen=True)
 class GpuView:
-    """One GPU as the report draws it. ``mode``: mig, whole, shared, unassigned, or out (lost, or in error).
+    """One GPU as the report draws it. ``mode``: mig, whole, shared, unassigned, or out (lost, in error, or of a host that is down).
 
     ``units`` is the length of the memory axis: memory slices with MIG, MiB without. ``layout`` and ``better`` are layouts as people
     write them: the present one and those that reach the stranded memory. ``health`` and ``notes`` are phrases for people.
@@ -132,7 +132,7 @@ class Wish:
 class Site:
     """What else is known of one GPU. ``drained``: by whom, why and until when.
 
-    ``outside``: who uses a device (by UUID) that this collection did not place there.
+    ``outside``: who uses a device (by UUID) that this collection did not place there; ``down``: its host is said to be down.
     """
 
     cordoned: bool = False
@@ -140,6 +140,7 @@ class Site:
     reserve_mib: int = 0
     live: bool = False
     outside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    down: bool = False
 
     @property
     def closed(self) -> tuple[str, str] | None:
@@ -168,6 +169,8 @@ def view(host: str, gpu: Facts, geometry: Geometry | None, wish: Wish, site: Sit
         blocks=(),
         health=tuple(_health(gpu, site.live)),
     )
+    if site.down:
+        return replace(base, blocks=(Block(ASIDE, 0, base.units, memory, "host down", why="host down"),))
     if gpu.get("state", "ok") != "ok":
         word = "lost" if gpu.get("state") == "lost" else "in error"
         why = f"{word} (NVML: {gpu['error']})" if gpu.get("error") else word

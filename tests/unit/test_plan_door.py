@@ -448,6 +448,26 @@ def test_of_several_files_all_are_written_or_none(tmp_path: Path, monkeypatch: p
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "c"]
 
 
+def test_where_one_of_several_files_cannot_be_exchanged_those_before_it_are_put_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [str(tmp_path / name) for name in ("a", "b", "c")]
+    door.write_all({path: "old" for path in paths if not path.endswith("b")})
+    os.chmod(paths[0], 0o640)
+    real = os.replace
+
+    def fixed(source: str, target: str) -> None:
+        if target == paths[2]:  # as an immutable file is
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", fixed)
+    told = f"{paths[2]}: cannot be written: Operation not permitted; check the directory and its permissions"
+    assert error(door.write_all, dict.fromkeys(paths, "new")) == told
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "old", "c": "old"}
+    assert stat.S_IMODE(os.stat(paths[0]).st_mode) == 0o640
+
+
 def test_a_link_to_a_directory_of_manifests_is_refused_and_not_passed_over(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "manifests").mkdir()

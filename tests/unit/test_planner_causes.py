@@ -183,6 +183,12 @@ def told_of_notebooks(count: int, **leases: str) -> Proposal:
             ("nb-2", "nb-3"),
         ),
         (
+            # Over for long: its agent has stopped it, and its GPU is kept for it.
+            {"_2": "2026-12-01", "_3": ""},
+            "the lease of nb-3 is over, and h1 GPU-h1-2 is still kept for it: write 'replicas: 2' for nb",
+            ("nb-3",),
+        ),
+        (
             {"_1": "2026-12-01"},
             "wait for h1 GPU-h1-0 until the lease of nb-1 ends on 2026-12-01, and remove the manifest of nb then, "
             "which stops nb-2 and nb-3 too",
@@ -217,17 +223,32 @@ def test_max_per_gpu_is_raised_as_far_as_all_need() -> None:
     assert [each.sentence for each in found] == ["raise its 'max_per_gpu' to 2"] * 2 + ["raise its 'max_per_gpu' to 3"] * 2
 
 
-def test_of_sharers_who_are_not_enough_alone_none_goes_too_many() -> None:
+@pytest.mark.parametrize(
+    ("ends", "sentence"),
+    [
+        (
+            {"bb": "2026-12-01", "cc": "2026-12-01"},
+            "wait for h1 GPU-h1-0 until the leases of bb-1 and cc-1 end on 2026-12-01, and remove the manifests of bb and cc then",
+        ),
+        (
+            {"bb": "", "cc": "2026-12-02"},
+            "wait for h1 GPU-h1-0 until the lease of cc-1 ends on 2026-12-02, and remove the manifests of bb and cc then",
+        ),
+        (
+            {"bb": "", "cc": ""},
+            "the leases of bb-1 and cc-1 are over, and h1 GPU-h1-0 is still kept for them: remove the manifests of bb and cc",
+        ),
+    ],
+)
+def test_of_sharers_who_are_not_enough_alone_none_goes_too_many(ends: dict[str, str], sentence: str) -> None:
     sizes = {"aa": 5000, "bb": 15000, "cc": 15000}
     asked = problem(
         [host(l40s(), modes=("shared",))],
         [*(need(name, "shared", size, priority=10) for name, size in sizes.items()), need("ocr", "shared", 37000)],
         [place(name, "0", mode="shared") for name in sizes],
     )
-    (found,) = proposals(asked, {f"{name}-1": "2026-12-01" for name in sizes})
-    assert found.changes[0].sentence == (
-        "wait for h1 GPU-h1-0 until the leases of bb-1 and cc-1 end on 2026-12-01, and remove the manifests of bb and cc then"
-    )
+    (found,) = proposals(asked, {"aa-1": "2026-12-01", **{f"{name}-1": day for name, day in ends.items()}})
+    assert found.changes[0].sentence == sentence
 
 
 @pytest.mark.parametrize("together", [False, True])

@@ -332,3 +332,24 @@ def test_whoever_depends_in_turn_on_somebody_who_may_not_go_ends_the_search_for_
         replace(made, needs=tuple(needs), preemption=True, moves=random.Random(seed).choice([0, 1, 3])),
     ):
         assert planner_checker.complaints(asked, make_plan(asked)) == []
+
+
+def test_of_a_gpu_that_is_drained_twice_both_are_told_and_what_ends_both() -> None:
+    hosts = fleet({**DRAIN, "by": "kim", "force": True}, h2=DRAIN)
+    hosts["h2"]["policy"]["fleet_gpu_layouts"] = [{"gpu": "0000:01:00.0", "mode": "passthrough"}]
+    del hosts["h1"]
+    pinned = "kept for virtual machines (fleet_gpu_layouts: passthrough)"
+    both = f"{WORDS} and drained by kim (fan) until 2026-12-01"
+    (told, _other) = plan(hosts).unplaced
+    assert (
+        f"h2 GPU-h2-0 is {both} and {pinned}: run playbook release for it and for its whole host and give it another mode there"
+        in told["reason"]
+    )
+
+
+def test_who_leaves_a_gpu_that_is_kept_for_virtual_machines_is_not_told_that_it_is_drained() -> None:
+    first = plan(fleet())
+    hosts = fleet()
+    hosts["h2"]["policy"]["fleet_gpu_layouts"] = [{"gpu": "0000:01:00.0", "mode": "passthrough"}]
+    (moved,) = [line for line in plan(hosts, first).table if "moved" in line]
+    assert moved.endswith(": it is kept for virtual machines (fleet_gpu_layouts: passthrough)")

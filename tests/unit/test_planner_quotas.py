@@ -280,6 +280,12 @@ def test_a_board_that_is_still_to_come_is_waited_for_and_does_not_take_the_place
     assert planned({"receipt-ocr": {"gpu": gpu}}, serving=waits).unplaced == waits.unplaced
 
 
+def test_a_profile_that_another_driver_rounded_otherwise_keeps_its_places() -> None:
+    serving = planned({"receipt-ocr": {"gpu": "{profile: 3g.40gb}"}})
+    found = planned({"receipt-ocr": {"gpu": "{profile: 3g.39gb}"}}, serving=serving)
+    assert (found.unplaced, found.table[-1].split()[-1]) == ([], "kept")
+
+
 def test_two_services_of_one_environment_with_one_address_are_refused() -> None:
     route = {"route": "{path: /ocr}", "ports": "[{name: http, container: 80}]"}
     text = refused({"receipt-ocr": route, "ocr-again": route, "elsewhere": {"environment": "staging", **route}})
@@ -364,6 +370,7 @@ def test_a_quota_that_limits_or_gives_nobody_anything_is_told() -> None:
         ("staging", ["staging-a", "training", "staging-2"]),
         ("rack-2-east", ["rack-3-east", "rack-2-west"]),
         ("restricted", ["unrestricted"]),
+        ("zone1", ["zone1b"]),
     ],
 )
 def test_names_that_people_make_of_each_other_are_no_slips(known: str, words: list[str]) -> None:
@@ -379,6 +386,9 @@ def test_names_that_people_make_of_each_other_are_no_slips(known: str, words: li
         ("environment", "prodcution", "environment: no host has 'prodcution' (fleet_environment); did you mean 'production'?"),
         ("environment", "prodduction", "environment: no host has 'prodduction' (fleet_environment); did you mean 'production'?"),
         ("environment", "produktion", "environment: no host has 'produktion' (fleet_environment); did you mean 'production'?"),
+        ("environment", "productions", "environment: no host has 'productions' (fleet_environment); did you mean 'production'?"),
+        ("environment", "roduction", "environment: no host has 'roduction' (fleet_environment); did you mean 'production'?"),
+        ("data_class", "persona", "data_class: no host has 'persona' (fleet_data_classes); did you mean 'personal'?"),
         ("data_class", "persnal", "data_class: no host has 'persnal' (fleet_data_classes); did you mean 'personal'?"),
     ],
 )

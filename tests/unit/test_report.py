@@ -421,6 +421,16 @@ def test_a_replica_on_a_host_that_was_not_reached_says_so() -> None:
     assert "Plan" not in " ".join(alert.text for alert in report.alerts)
 
 
+def test_a_host_that_is_down_is_said_with_who_is_on_it_and_has_nothing_to_give_away() -> None:
+    gpus = [world.gpu(0, "l40s"), world.gpu(1, "l40s")]
+    plans = {"h": world.plan(2, [world.mode(gpus[0], "whole")], [world.on_gpu("chat", 1, [gpus[0]])])}
+    report = build(Inputs({"h": world.host(*gpus, serial=1)}, plans, (), (CHAT,), down={"h"}))
+    words = "This host is down (fleet_down_hosts): what is said of it is from the facts of before. On it: chat-1."
+    assert [(alert.grave, alert.where, alert.text) for alert in report.alerts] == [(True, "h", words)]
+    assert (report.mib("free"), report.mib("aside"), report.modes()) == (0, 2 * 46068, {"out": 2})
+    assert report.replicas[0].place == "host down"
+
+
 @pytest.mark.parametrize(
     ("carried", "text"),
     [
@@ -503,6 +513,14 @@ def test_replicas_that_the_plans_do_not_know_yet_are_waiting() -> None:
     known = [Service("chat", "a", "e", 3), Service("idle", "a", "e", 2), Service("left", "a", "e", 1)]
     report = build(Inputs({"h": world.host(gpu)}, plans, [{"service": "left"}, {"service": "chat", "replica": 2}], known))
     assert report.waiting == ("chat (2 of 3 replicas planned)", "idle")
+
+
+def test_a_replica_that_keeps_a_place_for_want_of_another_counts_once() -> None:
+    gpu = world.gpu(0, "l40s")
+    plans = {"h": world.plan(1, [world.mode(gpu, "whole")], [world.on_gpu("chat", 1, [gpu])])}
+    report = build(Inputs({"h": world.host(gpu, serial=1)}, plans, [{"service": "chat", "replica": 1}], (Service("chat", "a", "e", 2),)))
+    assert report.summary()["replicas"] == {"placed": 0, "unplaced": 1}
+    assert report.waiting == ("chat (1 of 2 replicas planned)",)
 
 
 def test_a_service_with_one_replica_left_over_is_not_placed() -> None:

@@ -108,6 +108,13 @@ def test_a_policy_counts(site: dict[str, t.Any]) -> None:
     assert memory["aside"] > 0
 
 
+def test_a_host_that_is_called_down_gives_nothing_away(site: dict[str, t.Any]) -> None:
+    site["hosts"]["gpu-01"]["down"] = True
+    summary = run(site, check_mode=True, diff=False)["summary"]
+    assert (summary["memory_mib"]["free"], summary["modes"]) == (0, {"out": 1})
+    assert any(line.startswith("gpu-01: This host is down") for line in summary["alerts"])
+
+
 def test_the_reserve_of_shared_gpus_comes_from_the_policy(site: dict[str, t.Any], tmp_path: Path) -> None:
     gpu = world.gpu(0, "l40s")
     (tmp_path / "plans" / "gpu-01.yml").write_text(plan_text("gpu-01", [gpu], [world.mode(gpu, "shared")], []))
