@@ -331,6 +331,7 @@ class Look:
         cause = self._word(going)
         full, fits_memory = len(state.tenants) >= host.shared_max, need.memory_mib <= state.memory_free
         fits = fits_memory and (need.compute or 0) <= state.compute_free
+        left = math.floor(round(100 * state.compute_free, 6)) / 100  # in hundredths, for that is how people write it
         if full:
             # One more of them is of no use where there is not enough for it.
             options += [more_sharers(host, len(state.tenants) + 1)] if fits and len(state.tenants) < MOST_SHARERS else []
@@ -338,12 +339,10 @@ class Look:
         elif LEAST_PART * need.memory_mib <= state.memory_free < need.memory_mib:
             text = f"ask for {format_size(state.memory_free)} or less: {self.where} has no more left to share"
             options.append(self._less_memory(text, state.memory_free))
-        elif need.compute and 0 < state.compute_free < need.compute:
-            left = state.compute_free
+        elif need.compute and state.compute_free < need.compute and left >= max(0.01, LEAST_PART * need.compute):
             text = f"ask for {left:g} of the compute: {self.where} has no more left to share"
             options.append(option_of("compute", text, Edit("service", need.service, "compute", left), more=1 - left / need.compute))
         if need.compute and state.compute_free < need.compute and fits_memory and not full:
-            # In hundredths, for that is how people write it.
             more_compute = math.ceil(round(100 * (host.shared_compute + need.compute - state.compute_free), 6)) / 100
             if more_compute <= MOST_SHARED_COMPUTE:
                 text = f"raise fleet_shared_compute of {host.name} to {more_compute:g}"

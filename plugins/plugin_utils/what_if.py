@@ -187,14 +187,17 @@ class WhatIf:
             "unplaced": rest,
             "tried": {str(count): len(tried[count].unplaced) for count in sorted(tried)},
         }
-        if not high:
-            text = f"no {board} more is needed" if not rest else f"more {board} would help nobody"
+        missing = _missing_words(problem, tried[high])
+        if high == MOST and rest:
+            lines = [f"more than {MOST} {board} are needed, and more were not tried: with {MOST}, {kind.gpus} in a host, {missing}"]
+        elif not high:
+            lines = [f"{f'more {board} would help nobody' if rest else f'no {board} more is needed'}: {missing}"]
         else:
-            verb = "is" if high == 1 else "are"
-            text = f"{high} more {board} {verb} needed, {kind.gpus} in a host"
-        lines = [f"{text}: {_missing_words(problem, tried[high])}"]
-        if high:
-            lines.append(f"with {high - 1} more, {several(without(high - 1), 'replica')} would have no place")
+            one = high == 1
+            lines = [
+                f"{high} more {board} {'is' if one else 'are'} needed, {kind.gpus} in a host: {missing}",
+                f"with{'out it' if one else f' {high - 1} more'}, {several(without(high - 1), 'replica')} would have no place",
+            ]
         return Answer(lines, data)
 
 

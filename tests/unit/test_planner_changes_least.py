@@ -126,3 +126,10 @@ def test_each_replica_of_one_service_is_told_what_it_lacks_with_those_before_it(
 def test_what_a_host_lacks_is_told_without_those_who_come_later() -> None:
     several = Problem((host(gpu(0), ports=(18000,)),), tuple(need(name, "slice", 9000, ports=PORTS) for name in "abcd"))
     assert [each[0] for each in sentences(several)] == [f"widen fleet_ports of h1 by {number}" for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(("asked", "told"), [(0.3333333, None), (0.4, "ask for 0.2 of the compute: h1 GPU-h1-0 has no more left to share")])
+def test_nobody_is_told_to_do_with_next_to_no_compute(asked: float, told: str | None) -> None:
+    needs = [need("aa", "shared", 5_000, compute=asked, replicas=2 if told else 3, priority=60), need("bb", "shared", 5_000, compute=asked)]
+    found = proposals(Problem((host(l40s(), modes=("shared",)),), tuple(needs)))[-1]
+    assert [each.sentence for each in found.changes if each.sentence.startswith("ask for")] == ([told] if told else [])

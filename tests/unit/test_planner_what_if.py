@@ -44,6 +44,19 @@ def test_as_many_gpus_as_it_takes_and_one_less_is_not_enough() -> None:
     ]
 
 
+def test_where_more_would_help_than_are_tried_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(what_if, "MOST", 8)
+    asked = problem([host(gpu())], [need(isolation="exclusive", replicas=12)])
+    told = "more than 8 a100-sxm4-80gb are needed, and more were not tried: with 8, 8 in a host, 3 of 12 replicas have no place"
+    lines = ask(asked, how_many={"board": "a100"}).lines
+    assert (lines[2], [line for line in lines if "would have" in line]) == (told, [])
+
+
+def test_one_that_is_needed_is_told_beside_none() -> None:
+    asked = problem([host(gpu())], [need(isolation="exclusive", replicas=2)])
+    assert "without it, 1 replica would have no place" in ask(asked, how_many={"board": "a100"}).lines
+
+
 def test_a_group_of_which_each_needs_a_host_of_its_own_is_not_given_up_too_early() -> None:
     alone = Rules(max_per_host=1, all_or_nothing=True)
     asked = problem([host(gpu())], [need("group", "exclusive", 16_000, replicas=12, rules=alone)])
