@@ -64,6 +64,9 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     """Read, compare, and unless in check mode write. :raises FleetError: something is wrong; nothing is written then."""
     hosts: Mapping[str, Mapping[str, t.Any]] = arguments["hosts"]
     last, new = _plans(arguments["before"]), _plans(arguments["plans"])
+    if last and not os.path.isdir(arguments["plans"]):
+        wrong = f"there is no such directory, and {arguments['before']} has plans: all of their services would be removed"
+        raise FleetError(wrong, file=arguments["plans"], hint="make the plan first, or name the directory that it was written to")
     services, old = _services(arguments["manifests"]), _services(arguments["manifests_before"])
     down = sorted(name for name, host in hosts.items() if host.get("down") or host.get("unread"))
     pending = {}

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -52,7 +52,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import order
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import numbers, runs, table, unread_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines as replicas_and_reasons
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import Answer, WhatIf, boards_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import Reason, room_notes, why_here
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import Reason, leaving_words, room_notes, why_here
 
 Texts = Iterable[tuple[str, str]]
 
@@ -239,7 +239,8 @@ def explain_plans(
     catalogue: Catalogue,
     runtimes: Collection[str] = (),
 ) -> dict[str, str]:
-    """Why each replica is where these plans have it, of those that the plans of before have elsewhere or not at all: name -> words.
+    """Why each replica is where these plans have it, of those that the plans of before have elsewhere or not at all: name -> words;
+    where it could not stay, that first.
 
     Planning again from a plan changes nothing, so the plans need not say it themselves.
 
@@ -247,11 +248,13 @@ def explain_plans(
     """
     manifests, plans, policies = _read_all(manifest_texts, plan_texts, hosts, runtimes)
     problem = _problem(manifests, plans, policies, hosts, catalogue, (), {})
-    before = (placement for name in sorted(before_texts) for placement in read_plan(*before_texts[name]).placements)
+    before = tuple(placement for name in sorted(before_texts) for placement in read_plan(*before_texts[name]).placements)
     solution = make_plan(problem)
-    found = why_here(replace(problem, previous=tuple(before)), solution, kept=False)
+    found = why_here(replace(problem, previous=before), solution, kept=False)
     same = {place.name for place in set(solution.placements).intersection(problem.previous)}
-    return {reason.name: reason.words for reason in found if reason.name in same}
+    leaving = leaving_words(problem.hosts)
+    left = {place.name: f"{why}; " for place in before if (why := leaving(place))}
+    return {reason.name: left.get(reason.name, "") + reason.words for reason in found if reason.name in same}
 
 
 def _problem(
@@ -480,22 +483,20 @@ def _proposal(
     return lines if len(lines) > len(unread) else [*lines, f"no plan has a service on {' or '.join(unread)}"]
 
 
-def _table(states: Iterable[Host], solution: Solution, before: Iterable[Placement], manifests: Iterable[Manifest]) -> list[str]:
+def _table(states: Sequence[Host], solution: Solution, before: Iterable[Placement], manifests: Iterable[Manifest]) -> list[str]:
     """One line a replica: where it is, what it has, and what changes."""
     gpus = {gpu.uuid: gpu for host in states for gpu in host.gpus}
     last = {(each.service, each.replica): each for each in before}
     needs = {manifest.service: manifest.need_mib() for manifest in manifests}
     down = {host.name for host in states if host.down}
-    closed = {gpu.uuid: gpu.drain for gpu in gpus.values() if gpu.drain is not None}
-    left = {uuid: "it is drained" if drain.cause == "drain" else f"it is {drain.words}" for uuid, drain in closed.items()}
-    left.update({gpu.uuid: f"its GPU is {gpu.blocked}" for gpu in gpus.values() if gpu.blocked is not None})
+    leaving = leaving_words(states)
     waiting = {each.name for each in solution.waiting}
     rows: list[tuple[str, ...]] = [("SERVICE", "REPLICA", "HOST", "GPU", "SLICE", "MEMORY", "PORT", "CHANGE")]
     # Service, its first replica, the replicas as people read them, the rest of the line.
     entries: list[tuple[str, int, str, tuple[str, ...]]] = []
     for place in solution.placements:
         old = last.pop((place.service, place.replica), None)
-        cells = (*_where(place), _memory(place, gpus, needs), _ports(place), _change(place, old, down, left))
+        cells = (*_where(place), _memory(place, gpus, needs), _ports(place), _change(place, old, down, leaving))
         entries.append((place.service, place.replica, str(place.replica), cells))
     nowhere: dict[str, list[int]] = {}
     for each in solution.unplaced:
@@ -549,13 +550,12 @@ def _at(place: Placement) -> str:
     return f"{place.host} {','.join(uuid[:12] for uuid in place.gpus)} {place.slice or place.mode}"
 
 
-def _change(place: Placement, old: Placement | None, down: Collection[str], left: Mapping[str, str]) -> str:
-    """``left``: why nobody stays on a GPU, by UUID."""
+def _change(place: Placement, old: Placement | None, down: Collection[str], leaving: Callable[[Placement], str]) -> str:
     if place.host in down:
         return f"lost while {place.host} is down"
     if old is None:
         return "new"
     if (old.host, old.mode, old.gpus, old.slice) != (place.host, place.mode, place.gpus, place.slice):
-        whys = [f"{old.host} is down"] if old.host in down else [left[uuid] for uuid in old.gpus if uuid in left]
-        return f"moved from {_at(old)}{''.join(f': {why}' for why in whys[:1])}"
+        why = leaving(old)
+        return f"moved from {_at(old)}{f': {why}' if why else ''}"
     return "kept" if old.ports == place.ports else "kept, other ports"

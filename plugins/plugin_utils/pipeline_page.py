@@ -23,10 +23,18 @@ _SIGNS: t.Final = {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" 
 SIGNS: t.Final = {CREATE: "+", UPDATE: "~", DELETE: "−", KEEP: "="}
 
 
-def summary(changes: Changes) -> str:
-    """``2 replicas new, 1 changed, 0 removed, 9 as they are``."""
-    counts = [changes.count(action) for action in (CREATE, UPDATE, DELETE, KEEP)]
-    return f"{counts[0]} replica{'' if counts[0] == 1 else 's'} new, {counts[1]} changed, {counts[2]} removed, {counts[3]} as they are"
+def summary(changes: Changes, unplaced: Sequence[Mapping[str, t.Any]]) -> str:
+    """``2 replicas new, 1 changed, 0 removed, 9 as they are, 1 without a place``: that one may stand where it cannot stay."""
+    new, changed, removed, kept = _counts(changes, unplaced).values()
+    text = f"{new} replica{'' if new == 1 else 's'} new, {changed} changed, {removed} removed, {kept} as they are"
+    return text + (f", {len(unplaced)} without a place" if unplaced else "")
+
+
+def _counts(changes: Changes, unplaced: Sequence[Mapping[str, t.Any]]) -> dict[str, int]:
+    """How many replicas have each action; of those that are as they were, those that have a place."""
+    without = {(each["service"], each["replica"]) for each in unplaced}
+    kept = sum(each.action == KEEP and (each.service, each.number) not in without for each in changes.replicas)
+    return {**{action: changes.count(action) for action in (CREATE, UPDATE, DELETE)}, KEEP: kept}
 
 
 def page_data(
@@ -47,8 +55,8 @@ def page_data(
         (_row(changes, replica, reasons or {}) for replica in changes.replicas), key=lambda row: (order.index(row["action"]), row["name"])
     )
     return {
-        "summary": summary(changes),
-        "counts": [(WORDS[action], action, changes.count(action)) for action in order],
+        "summary": summary(changes, unplaced),
+        "counts": [(WORDS[action], action, count) for action, count in _counts(changes, unplaced).items()],
         "changed": [row for row in rows if row["action"] != KEEP],
         "kept": [row for row in rows if row["action"] == KEEP],
         "gpus": [
@@ -95,7 +103,7 @@ def lines(changes: Changes, unplaced: Sequence[Mapping[str, t.Any]]) -> list[str
         if row["action"] != KEEP
     )
     rest = [f"no place for {each['service']} replica {each['replica']}: {each['reason']}" for each in unplaced]
-    return [*(table(rows) if len(rows) > 1 else []), *rest, summary(changes)]
+    return [*(table(rows) if len(rows) > 1 else []), *rest, summary(changes, unplaced)]
 
 
 def markdown(data: Mapping[str, t.Any], *, title: str) -> str:

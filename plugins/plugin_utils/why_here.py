@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
@@ -14,7 +14,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_t
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Placement, Problem, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.refusals import gpu_refusal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
@@ -101,6 +101,22 @@ def _strangers(problem: Problem, names: Collection[str]) -> Iterator[FleetError]
         if name not in known:
             hint = near(name, sorted(known), "write a service, or SERVICE-NUMBER")
             yield FleetError(f"there is no service or replica '{name}'", field="explain", hint=hint)
+
+
+def leaving_words(hosts: Sequence[Host]) -> Callable[[Placement], str]:
+    """Why nobody stays in a place on these hosts; '' where somebody may."""
+    down = {host.name for host in hosts if host.down}
+    left: dict[str, str] = {}
+    for gpu in (gpu for host in hosts for gpu in host.gpus):
+        if gpu.blocked is not None:
+            left[gpu.uuid] = f"its GPU is {gpu.blocked}"
+        elif gpu.drain is not None:
+            left[gpu.uuid] = "it is drained" if gpu.drain.cause == "drain" else f"it is {gpu.drain.words}"
+
+    def words(place: Placement) -> str:
+        return f"{place.host} is down" if place.host in down else next((left[uuid] for uuid in place.gpus if uuid in left), "")
+
+    return words
 
 
 def why_here(

@@ -337,7 +337,7 @@ def test_markdown_takes_what_people_wrote_as_text_and_keeps_one_line_a_replica()
     rows = [each for each in text.splitlines() if each.startswith("| ") and "-1 " in each]
     assert [each.split(" | ")[:2] for each in rows] == [["| b-1", "new"], ["| a-1", "changed"]]
     assert all(len(re.findall(r"(?<!\\)\|", each)) == 6 for each in rows)
-    assert "1 replica new, 1 changed, 0 removed, 0 as they are." in text
+    assert "1 replica new, 1 changed, 0 removed, 0 as they are, 1 without a place." in text
 
 
 def test_the_reason_of_a_new_place_stands_beside_what_changes() -> None:
@@ -368,10 +368,17 @@ def test_the_order_of_those_who_leave_places_and_who_stops_meanwhile_are_shown()
             assert shown == (told is not None)
 
 
+def test_who_stands_where_it_cannot_stay_is_not_counted_as_it_is() -> None:
+    here = {"h1": plan(line("a"), line("b", start=4))}
+    data = pipeline_page.page_data(compare(here, here, {}, {}), [{"service": "a", "replica": 1, "reason": "h1: down"}], [])
+    assert data["summary"] == "0 replicas new, 0 changed, 0 removed, 1 as they are, 1 without a place"
+    assert [count for _word, _action, count in data["counts"]] == [0, 0, 0, 1]
+
+
 def test_the_log_says_the_same_in_lines() -> None:
     changes = compared({}, {"h1": plan(line("a"))})
     told = pipeline_page.lines(changes, [{"service": "b", "replica": 2, "reason": "no GPU"}])
-    assert told[-2:] == ["no place for b replica 2: no GPU", "1 replica new, 0 changed, 0 removed, 0 as they are"]
+    assert told[-2:] == ["no place for b replica 2: no GPU", "1 replica new, 0 changed, 0 removed, 0 as they are, 1 without a place"]
     assert told[1].split()[:2] == ["new", "a-1"]
     with pytest.raises(FleetError, match="cannot be rendered"):
         pipeline_page.render("{{ nothing }}", {}, title="")

@@ -163,6 +163,12 @@ def test_the_pipeline_is_written_as_check_mode_promised_and_the_second_time_not(
     assert not pipeline.run(again, False, False)["changed"]
 
 
+def test_plans_that_are_not_there_take_nobody_away(papers: dict[str, t.Any]) -> None:
+    with pytest.raises(FleetError, match=r"there is no such directory, and .* has plans: all of their services would be removed") as told:
+        pipeline.run({**papers, "plans": f"{papers['plans']}-elsewhere"}, False, False)
+    assert str(told.value).startswith(f"{papers['plans']}-elsewhere: ")
+
+
 def test_a_host_that_is_done_clears_what_waited(papers: dict[str, t.Any]) -> None:
     pipeline.run(papers, False, False)
     now = plan_file(Path(papers["plans"]) / "h1.yml", manifest(version="b" * 64), 2)

@@ -15,7 +15,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import plan_record
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, explain_plans, plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Gpu, Limit, Problem, Quota, Resources, Rules, planned
 from ansible_collections.gpuops.fleet.tests.bench.planner import metamorphic_world
@@ -254,6 +254,9 @@ def test_a_plan_says_who_moved_and_why_and_a_second_plan_is_the_same_bytes(whole
     assert (names(second, "h1"), names(second, "h2")) == (["ocr-1", "ocr-2"], [])
     assert any(line.endswith("moved from h2 GPU-h2-0 1g.10gb@0: it is drained") for line in second.table)
     assert second.notes == [f"h2 GPU-h2-0 is {WORDS}: nothing stays on it"]
+    manifests = [("m/ocr.yml", manifest_text("ocr", replicas="2"))]
+    before, now = ({name: (f"plans/{name}.yml", each.text) for name, each in planned.plans.items()} for planned in (first, second))
+    assert explain_plans(manifests, before, now, drained, CATALOGUE, ["http"]) == {"ocr-2": "it is drained; the only GPU with room for it"}
     again = plan(drained, second)
     assert {name: each.text for name, each in again.plans.items()} == {name: each.text for name, each in second.plans.items()}
 
