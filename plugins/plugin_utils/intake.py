@@ -104,7 +104,8 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
     :raises FleetError: the policy names a GPU that the host does not have, or a layout that its board cannot have.
     """
     here = [placement for placement in previous if placement.host == name]
-    entries = [*facts["gpus"], *given_away(facts)]
+    # As they come from a host; facts that were merged or written by hand may have another order.
+    entries = [*sorted(facts["gpus"], key=lambda entry: (entry.get("pci") or "~", entry.get("uuid") or "")), *given_away(facts)]
     pins = _named(name, entries, policy.fleet_gpu_layouts, "fleet_gpu_layouts", lambda layout: layout.gpu)
     cordoned = _named(name, entries, policy.fleet_cordoned_gpus, "fleet_cordoned_gpus", lambda gpu: gpu)
     if facts.get("drains_idle", ()) is None:
@@ -133,7 +134,8 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
         shared_compute=policy.fleet_shared_compute,
         capacity=_capacity(name, sensed, policy, bool(here)),
         ports=policy.fleet_ports,
-        listening=frozenset(sensed.get("ports_listening") or ()),
+        # What listens where a plan has put a replica is that replica, and goes with it.
+        listening=frozenset(sensed.get("ports_listening") or ()) - {port for each in here for _name, port in each.ports},
         data_classes=tuple(sorted(set(policy.fleet_data_classes))),
     )
 

@@ -170,6 +170,7 @@ class Gpu:
 class Host:
     """One host: what policy allows on it, what it can still give (the reserve is already taken off), and its GPUs.
 
+    ``listening``: ports in use by what no plan has put there.
     ``down``: nobody reaches it. It gets nothing, whatever its GPUs; adopted services stay on it, the others go where there is a place.
     ``data_classes``: of the classes of data that services name, those that may be here.
     """

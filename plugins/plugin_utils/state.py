@@ -419,12 +419,12 @@ class HostState:
             found.append(state)
         return tuple(found)
 
-    def port_refusal(self, port: int, replica: str, own: Set[int] = frozenset()) -> str | None:
-        """Why ``replica`` cannot have this port of the host. ``own``: what it had by its last plan; a listener there is itself."""
+    def port_refusal(self, port: int, replica: str) -> str | None:
+        """Why ``replica`` cannot have this port of the host."""
         holder = self.ports.get(port) or self.claimed.get(port)
         if holder is not None and holder != replica:
             return f"port {port} is that of {holder}"
-        if port in self.host.listening and port not in own:
+        if port in self.host.listening:
             return f"port {port} is in use on the host"
         return None
 
@@ -434,18 +434,18 @@ class HostState:
         ``before``: the ports of its last plan, if that was on this host. ``asked``: ports that some service asks for by number.
         """
         chosen: dict[str, int] = {}
-        own = frozenset(before.values())
+        own = before.values()
         by_number = {port for _name, port in need.ports if port is not None}
         for name, wanted in need.ports:
             port = wanted
             if port is None:
                 old = before.get(name)
                 taken = by_number.union(chosen.values())
-                stays = old in self._port_set and old not in taken and old is not None and self.port_refusal(old, replica, own) is None
-                port = old if stays else self._free_port(replica, taken | own, asked)
+                stays = old in self._port_set and old not in taken and old is not None and self.port_refusal(old, replica) is None
+                port = old if stays else self._free_port(replica, taken.union(own), asked)
             if port is None:
                 return "no port is left (fleet_ports)"
-            refusal = self.port_refusal(port, replica, own)
+            refusal = self.port_refusal(port, replica)
             if refusal is not None:
                 return refusal
             chosen[name] = port

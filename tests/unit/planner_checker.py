@@ -198,9 +198,6 @@ class _Judge:
 
     def _check_ports(self, place: t.Any, host: t.Any) -> None:
         asked = dict(self.needs[place.service].ports)
-        before = {
-            port for old in self.before.get((place.service, place.replica), []) if old.host == place.host for _name, port in old.ports
-        }
         if [name for name, _port in place.ports] != sorted(asked):
             self.say(place, "has other ports than asked for")
         for name, port in place.ports:
@@ -208,7 +205,7 @@ class _Judge:
                 self.say(place, f"asked for port {asked[name]} and has {port}")
             if asked[name] is None and port not in host.ports:
                 self.say(place, f"has port {port}, which is not in the range")
-            if port in host.listening and port not in before:
+            if port in host.listening:
                 self.say(place, f"has port {port}, where somebody listens")
 
     def _check_shared(self, name: str, host: t.Any, there: list[t.Any]) -> None:

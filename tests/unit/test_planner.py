@@ -455,8 +455,8 @@ def test_a_port_where_somebody_else_listens_is_not_had() -> None:
     assert plan(given) == {}
 
 
-def test_a_kept_service_keeps_its_port_although_it_listens_there() -> None:
-    world = host(gpu(slices="1g.10gb@6"), listening=frozenset({18005}))
+def test_a_kept_service_keeps_its_port() -> None:
+    world = host(gpu(slices="1g.10gb@6"))
     given = problem([world], [need(ports=(("http", None),))], [place("ocr", "0:1g.10gb@6", http=18005)])
     assert ports(given) == {"ocr-1": {"http": 18005}}
 
@@ -474,7 +474,7 @@ def test_a_kept_service_moves_from_a_port_that_is_not_in_the_range_any_more() ->
 
 
 def test_a_service_that_moves_on_its_host_takes_its_port_along() -> None:
-    world = host(gpu(0, cordoned=False, blocked="lost"), gpu(1), listening=frozenset({18007}))
+    world = host(gpu(0, cordoned=False, blocked="lost"), gpu(1))
     given = problem([world], [need(ports=(("http", None),))], [place("ocr", "0:1g.10gb@6", http=18007)])
     assert (plan(given), ports(given)) == ({"ocr-1": "h1/1:1g.10gb@6"}, {"ocr-1": {"http": 18007}})
 

@@ -49,6 +49,18 @@ def test_a_host_gives_what_it_has_less_the_reserve() -> None:
     )
 
 
+def test_what_listens_where_a_plan_has_put_a_replica_is_that_replica() -> None:
+    given = facts(host={**facts()["host"], "ports_listening": [22, 18000, 18001]})
+    assert sensed(given, [place("ocr", "0:1g.10gb@6", http=18000)]).listening == {22, 18001}
+    elsewhere = place("ocr", "0:1g.10gb@6", on="h2", http=18000)
+    assert sensed(given, [elsewhere]).listening == {22, 18000, 18001}
+
+
+def test_in_whatever_order_facts_have_gpus_the_host_is_the_same() -> None:
+    gpus = [gpu_facts(number) for number in range(3)]
+    assert sensed(facts(gpus[::-1]), fleet_cordoned_gpus=[1]) == sensed(facts(gpus), fleet_cordoned_gpus=[1])
+
+
 def test_what_policy_says_replaces_what_was_sensed() -> None:
     capacity = {"cpus": 8, "memory": "64 GiB", "shm": "1 GiB", "disk": "100 GiB"}
     found = sensed(facts(), fleet_capacity=capacity, fleet_reserve={"cpus": 2, "memory": "1 GiB", "shm": "24 MiB", "disk": "0 MiB"})

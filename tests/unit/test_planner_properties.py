@@ -190,13 +190,7 @@ def applied(problem: Problem, solution: Solution) -> tuple[Host, ...]:
         known = {each.slice: each for each in one.instances}
         return replace(one, mig=layout.mode == "mig", instances=tuple(known.get(each, Instance(each)) for each in layout.slices))
 
-    def listening(name: str, before: frozenset[int]) -> frozenset[int]:
-        return before | {port for place in (*solution.placements, *solution.waiting) if place.host == name for _name, port in place.ports}
-
-    return tuple(
-        replace(each, gpus=tuple(after(each.name, one) for one in each.gpus), listening=listening(each.name, each.listening))
-        for each in problem.hosts
-    )
+    return tuple(replace(each, gpus=tuple(after(each.name, one) for one in each.gpus)) for each in problem.hosts)
 
 
 @QUICK
