@@ -79,7 +79,8 @@ def propose(
 ) -> list[Proposal]:
     """For each replica without a place the cause and the changes, in the order of ``solution.unplaced``.
 
-    ``leases``: replica -> when its lease ends, as people read it, empty if over. ``boards``: GPUs that can be bought beside those that the fleet has.
+    ``leases``: replica -> when its lease ends, as people read it, empty if over.
+    ``boards``: GPUs that can be bought beside those that the fleet has.
     ``models``: service -> what makes of an option those for the owner of its model (``model_sizes.py``).
     """
     if not solution.unplaced:

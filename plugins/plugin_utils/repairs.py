@@ -50,7 +50,10 @@ FEW_NAMED: t.Final = 3
 
 
 class Scene:
-    """The fleet as a solution leaves it, for questions about who has no place. ``leases``: replica -> when its lease ends, empty if it is over."""
+    """The fleet as a solution leaves it, for questions about who has no place.
+
+    ``leases``: replica -> when its lease ends, empty if it is over.
+    """
 
     def __init__(self, problem: Problem, solution: Solution, leases: Mapping[str, str]) -> None:
         self.problem = problem

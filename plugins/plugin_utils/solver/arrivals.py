@@ -89,9 +89,9 @@ class _Bet:
 
 
 class _Surprise:
-    """Two bets against the expected mix, each about classes so coarse that it is decided within a few requests; a review compares finer ones.
+    """Two bets against the expected mix, about classes so coarse that each is decided within a few requests; a review compares finer ones.
 
-    One is about how many GPUs of which model. Fleets that differ in nothing else may still ask for other parts of a GPU, too many kinds of
+    One is about how many GPUs of which model. Mixes that differ in nothing else may still ask for other parts of a GPU, too many kinds of
     them for any to come often: so the other is about how many requests are of a size that was never expected.
     """
 
