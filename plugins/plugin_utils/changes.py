@@ -181,6 +181,8 @@ class Search(Proved):
             options = [(word, one) for word, option in options for one in self.models[need.service](option)]
         by_quota = (known.room or self.now.preemption) and self.books.limits(need) and not self.many
         options = _cheapest_first([*options, *self._quota(need, 1)]) if by_quota else options
+        if not self.many and (back := self.books.taking_back(need)) is not None:
+            options = _cheapest_first([*options, ("quota", back)])
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options
         first = self._first(need, tried, rest[:1])
         known.found, known.kind = True, first.kind

@@ -13,7 +13,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Limit, Need, Placement, Problem, Quota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, counted, key_of_limit
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, Edit, Option
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, LOSERS, Edit, Option
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState, unseen_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
@@ -88,6 +88,19 @@ class TeamBooks:
         quotas = tuple(replace(each, borrow=each.borrow or each.team == need.team) for each in self._problem.quotas)
         text = f"let {need.team} borrow what other teams of workspace {quota.workspace} lend ('borrow: true' in fleet_quotas)"
         return Option("borrow", COSTS["borrow"], text, (Edit("fleet", "", "quotas", quotas),))
+
+    def taking_back(self, need: Need) -> Option | None:
+        """The priority at which what its team has lent comes back to it: the lowest above its own of those whose teams have borrowed."""
+        quota, teams = self._quotas.get(need.team), {*self.borrowers(need)} - {need.team}
+        if quota is None or not quota.lend or not teams:
+            return None
+        there = {place.name: self._scene.needs[place.service].priority for place in self._problem.previous if self._team(place) in teams}
+        priority = min((each for each in there.values() if each > need.priority), default=None)
+        if priority is None:
+            return None
+        text = f"raise its priority to {priority}, and what {need.team} has lent comes back{LOSERS}"
+        lost = tuple(sorted(name for name, each in there.items() if each <= priority))
+        return Option("priority", COSTS["priority"], text, (Edit("service", need.service, "priority", priority),), lost)
 
     def grown(self, teams: Collection[str], new: Sequence[Placement], hosts: tuple[Host, ...] = ()) -> tuple[list[Edit], Grown]:
         """The quotas of these teams, and of their workspaces, as they have to be for these new places.

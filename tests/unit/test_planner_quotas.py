@@ -280,6 +280,18 @@ def test_a_board_that_is_still_to_come_is_waited_for_and_does_not_take_the_place
     assert planned({"receipt-ocr": {"gpu": gpu}}, serving=waits).unplaced == waits.unplaced
 
 
+def test_a_lender_of_a_lower_priority_is_told_at_which_what_it_has_lent_comes_back() -> None:
+    teams = {"claims": {"slices": 4, "lend": True}, "pricing": {"slices": 10, "borrow": True}}
+    said = {"workspaces": {"ins": {"slices": 14}}, "teams": {name: {"workspace": "ins", **more} for name, more in teams.items()}}
+    price = {"team": "pricing", "priority": "50", "replicas": "14"}
+    first = planned({"price": price}, fleet_quotas=said)
+    second = planned({"price": price, "ocr": {"priority": "40", "replicas": "2"}}, first, fleet_quotas=said)
+    told = "raise its priority to 50, and what claims has lent comes back: price-1 and price-2 would give way"
+    assert [(each.cause, [change.sentence for change in each.changes]) for each in second.explained] == [("quota", [told])] * 2
+    followed = planned({"price": price, "ocr": {"priority": "50", "replicas": "2"}}, first, fleet_quotas=said)
+    assert [(each["service"], each["replica"]) for each in followed.unplaced] == [("price", 1), ("price", 2)]
+
+
 def test_a_profile_that_another_driver_rounded_otherwise_keeps_its_places() -> None:
     serving = planned({"receipt-ocr": {"gpu": "{profile: 3g.40gb}"}})
     found = planned({"receipt-ocr": {"gpu": "{profile: 3g.39gb}"}}, serving=serving)
