@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way, words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import amount, format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.nearest_moves import nearest_move, would_serve
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Host, Mode, Need, Placement, Sharing
@@ -175,7 +175,7 @@ def _lacks(need: Need, host: HostState, shortages: dict[tuple[tuple[str, tuple[f
     if not short or not any(map(need.wants, host.boards)):
         return None
     if short not in shortages:
-        amounts = [(_amount(kind, want), _amount(kind, max(have, 0))) for kind, (want, have) in short]
+        amounts = [(amount(kind, want), amount(kind, max(have, 0))) for kind, (want, have) in short]
         exact = ", ".join(f"needs {want} and has {have} left" for want, have in amounts)
         shortages[short] = Reason(exact, ", ".join(f"needs {want} and has less left" for want, _have in amounts))
     return shortages[short]
@@ -228,10 +228,6 @@ def link_refusal(host: HostState, need: Need) -> str | None:
     return f"{several(count, 'GPU')} free, of which NVLink does not join {need.count} with each other (nvlink: required)"
 
 
-def _amount(kind: str, value: float) -> str:
-    return f"{value:g} cpus" if kind == "cpus" else f"{format_size(int(value))} {kind}"
-
-
 # Helpers: each yields the best thing of its kind that would help, or nothing. The first that has an answer gives it.
 
 
@@ -242,7 +238,7 @@ def _help_host(case: Case) -> Iterator[str]:
             continue
         short = host.free.shortage(case.need.resources)
         if short:
-            lacks = " and ".join(_amount(kind, want - max(have, 0)) for kind, (want, have) in short.items())
+            lacks = " and ".join(amount(kind, want - max(have, 0)) for kind, (want, have) in short.items())
             yield f"{host.host.name} has room on its GPUs and lacks {lacks}: ask for less, or free some there"
         elif isinstance(host.choose_ports(case.need, case.name, {}, case.fleet.asked), str):
             asked = any(port is not None for _name, port in case.need.ports)

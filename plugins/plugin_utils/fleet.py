@@ -428,7 +428,8 @@ def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], before: Col
     for host in states:
         if host.down:
             stay = [each.name for each in (*solution.placements, *solution.waiting) if each.host == host.name]
-            lost = f"{', '.join(sorted(stay))} stay in its plan and are lost until it is back" if stay else "nothing stays in its plan"
+            how = "stays in its plan and is lost" if len(stay) == 1 else "stay in its plan and are lost"
+            lost = f"{', '.join(sorted(stay))} {how} until it is back" if stay else "nothing stays in its plan"
             notes.append(f"{host.name} is down: {lost}")
             continue
         notes.extend(_drain_notes(host, solution))

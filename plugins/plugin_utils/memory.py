@@ -59,4 +59,4 @@ def format_size(mib: int) -> str:
 
 def amount(kind: str, value: float) -> str:
     """``3 cpus``, ``20 GiB memory``."""
-    return f"{value:.10g} cpus" if kind == "cpus" else f"{format_size(int(value))} {kind}"
+    return f"{value:.10g} cpu{'' if value == 1 else 's'}" if kind == "cpus" else f"{format_size(int(value))} {kind}"

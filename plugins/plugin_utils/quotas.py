@@ -293,7 +293,8 @@ def _about(key: Key, amount: int) -> str:
 
 def limit_words(key: Key, amount: int) -> str:
     """``20 GiB of GPU memory``, ``7 slices on h100``."""
-    what = {"memory": "of GPU memory", "slices": "memory slices", "gpus": "whole GPUs"}[key[0]]
+    s = "" if amount == 1 else "s"
+    what = {"memory": "of GPU memory", "slices": f"memory slice{s}", "gpus": f"whole GPU{s}"}[key[0]]
     return f"{amount_words(key, amount)} {what}{f' on {key[1]}' if key[1] else ''}"
 
 

@@ -88,7 +88,7 @@ def _last_refusal(state: GpuState, need: Need, names: tuple[str, ...]) -> str | 
     if need.isolation == "exclusive":
         return f"with less than {format_size(need.memory_mib)}" if state.gpu.memory_mib < need.memory_mib else None
     if not names:
-        return f"without a profile for {what(need)}"
+        return f"without {'' if need.profile else 'a profile for '}{what(need)}"
     if state.best_cut(names) is not None:
         return None
     return f"without a free pinned slice for {what(need)}" if state.gpu.fixed else f"without room for {what(need)}"

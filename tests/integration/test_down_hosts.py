@@ -121,7 +121,7 @@ def test_a_host_that_is_called_down_loses_what_moves_and_is_not_contacted(story:
         "moved from lab-2 GPU 1g.10gb@0: lab-2 is down",
     ]
     # ansible-core 2.16 breaks the lines of a warning.
-    assert "lab-2 is down: imaging-2 stay in its plan and are lost until it is back" in " ".join(story.planned.output.split())
+    assert "lab-2 is down: imaging-2 stays in its plan and is lost until it is back" in " ".join(story.planned.output.split())
     assert (story.again.status, story.again.changed()) == (0, [])
 
 

@@ -121,7 +121,7 @@ def test_what_a_moving_replica_took_of_its_host_is_taken_of_the_new_one() -> Non
     hosts["h2"]["down"] = True
     second = plan(hosts, first, *manifests)
     assert [each["service"] for each in second.unplaced] == ["bb"]
-    assert second.unplaced[0]["reason"].startswith("h1: needs 4 cpus and has 1 cpus left; h2: down; what would help: ")
+    assert second.unplaced[0]["reason"].startswith("h1: needs 4 cpus and has 1 cpu left; h2: down; what would help: ")
     hosts["h1"]["policy"]["fleet_capacity"] = {"cpus": 9}
     assert names(plan(hosts, second, *manifests), "h1") == ["aa-1", "bb-1"]
 
@@ -143,7 +143,7 @@ def test_what_moves_leaves_the_plan_of_a_host_that_is_down_and_its_layout_stays(
         "ocr      1        h1    GPU-h1-0  1g.10gb@0  9856 MiB   http:18001  kept",
         "ocr      2        h1    GPU-h1-0  1g.10gb@1  9856 MiB   http:18002  moved from h2 GPU-h2-0 1g.10gb@0: h2 is down",
     ]
-    assert gone.notes == ["h2 is down: imaging-2 stay in its plan and are lost until it is back"]
+    assert gone.notes == ["h2 is down: imaging-2 stays in its plan and is lost until it is back"]
     assert gone.proposal == []
 
 
@@ -184,7 +184,7 @@ def test_adopted_services_of_a_host_that_is_down_are_named_as_lost(first: Planne
     planned = plan(fleet(h2={"down": True}), first, OCR, adopted)
     assert (names(planned, "h2"), planned.unplaced) == (["imaging-2"], [])
     assert planned.table[2].endswith("lost while h2 is down")
-    assert "h2 is down: imaging-2 stay in its plan and are lost until it is back" in planned.notes
+    assert "h2 is down: imaging-2 stays in its plan and is lost until it is back" in planned.notes
     proposed = plan(fleet(h2={"unread": TIMEOUT}), first, OCR, adopted).proposal
     assert "imaging-2 is adopted and stays on h2 GPU-h2-0 3g.40gb@4: lost until that host is back" in proposed
 

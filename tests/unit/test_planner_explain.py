@@ -101,7 +101,7 @@ CASES: dict[str, tuple[list[Host], list[Need], str, str]] = {
     "host resources and no room either": (
         [host(l40s(), capacity=Resources(**{**WITHOUT_LIMIT, "cpus": 1}))],
         [need(resources=Resources(2))],
-        "h1: needs 2 cpus and has 1 cpus left",
+        "h1: needs 2 cpus and has 1 cpu left",
         "no GPU here has MIG: write 'isolation: exclusive' or 'isolation: shared'",
     ),
     "port held": (
@@ -155,7 +155,7 @@ CASES: dict[str, tuple[list[Host], list[Need], str, str]] = {
     "a profile that is not there": (
         [host(gpu())],
         [need(profile="9g.90gb", memory_mib=0, compute=0.5)],
-        "h1: 1 GPU without a profile for profile 9g.90gb and 0.5 of the compute",
+        "h1: 1 GPU without profile 9g.90gb and 0.5 of the compute",
         "the largest slice here has 80384 MiB: ask for less, or for 'isolation: exclusive'",
     ),
     "too large as a whole": (
@@ -203,7 +203,7 @@ CASES: dict[str, tuple[list[Host], list[Need], str, str]] = {
     "sharers": (
         [host(l40s(), modes=("shared",), shared_max=1)],
         [need("aa", "shared"), need("bb", "shared")],
-        "h1: 1 GPU full with 1 sharers (fleet_shared_max)",
+        "h1: 1 GPU full with 1 sharer (fleet_shared_max)",
         "raise fleet_shared_max of h1",
     ),
     "shared memory of a GPU": (
@@ -261,7 +261,7 @@ def test_hosts_with_one_reason_are_named_together_and_many_are_counted() -> None
     many = [host(l40s(0, f"h{n}"), name=f"h{n}") for n in range(1, 6)]
     odd = [host(name="h9"), host(gpu(0, "h8"), name="h8", capacity=Resources(0))]
     assert answer([*many, *odd], [need(resources=Resources(1))])[0] == (
-        "h1, h2, h3 and 2 more: 1 GPU without MIG; h8: needs 1 cpus and has 0 cpus left; h9: no GPU"
+        "h1, h2, h3 and 2 more: 1 GPU without MIG; h8: needs 1 cpu and has 0 cpus left; h9: no GPU"
     )
 
 

@@ -91,7 +91,7 @@ def test_a_host_smaller_than_the_reserve_that_nobody_wrote_is_no_mistake() -> No
             {"memory": "1 MiB"},
             "memory: of 1 MiB memory the reserve of 4 GiB memory leaves nothing; write all that the host has, or a smaller",
         ),
-        ({"cpus": 0}, "cpus: of 0 cpus the reserve of 1 cpus leaves nothing; write all that the host has, or a smaller fleet_reserve.cpus"),
+        ({"cpus": 0}, "cpus: of 0 cpus the reserve of 1 cpu leaves nothing; write all that the host has, or a smaller fleet_reserve.cpus"),
     ],
 )
 def test_a_capacity_that_was_written_and_leaves_nothing_is_refused_where_anybody_serves(capacity: dict[str, t.Any], line: str) -> None:
