@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import key_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import more_sharers
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import more_compute, more_sharers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, named_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MOST_SHARED_COMPUTE, MOST_SHARERS, Bar, Need
@@ -343,10 +343,8 @@ class Look:
             text = f"ask for {left:g} of the compute: {self.where} has no more left to share"
             options.append(option_of("compute", text, Edit("service", need.service, "compute", left), more=1 - left / need.compute))
         if need.compute and state.compute_free < need.compute and fits_memory and not full:
-            more_compute = math.ceil(round(100 * (host.shared_compute + need.compute - state.compute_free), 6)) / 100
-            if more_compute <= MOST_SHARED_COMPUTE:
-                text = f"raise fleet_shared_compute of {host.name} to {more_compute:g}"
-                options.append(option_of("shared_compute", text, Edit("host", host.name, "shared_compute", more_compute)))
+            more = more_compute(host, host.shared_compute + need.compute - state.compute_free)
+            options += [more] if more.edits[0].value <= MOST_SHARED_COMPUTE else []
         return Blocker(cause, tuple(options))
 
     def _fewest_sharers(self, below: int = ABOVE_ALL) -> tuple[str, ...]:

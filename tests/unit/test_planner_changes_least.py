@@ -133,3 +133,9 @@ def test_nobody_is_told_to_do_with_next_to_no_compute(asked: float, told: str | 
     needs = [need("aa", "shared", 5_000, compute=asked, replicas=2 if told else 3, priority=60), need("bb", "shared", 5_000, compute=asked)]
     found = proposals(Problem((host(l40s(), modes=("shared",)),), tuple(needs)))[-1]
     assert [each.sentence for each in found.changes if each.sentence.startswith("ask for")] == ([told] if told else [])
+
+
+def test_compute_of_shared_gpus_is_raised_by_what_each_replica_and_those_before_it_lack() -> None:
+    fleet = host(l40s(), modes=("shared",), shared_max=8)
+    found = sentences(Problem((fleet,), (need("ocr", "shared", 2_000, compute=0.5, replicas=4),)))
+    assert [each[0] for each in found] == [f"raise fleet_shared_compute of h1 to {most}" for most in ("1.5", "2")]
