@@ -36,6 +36,8 @@ class TeamBooks:
         # (What is counted, on which boards) -> team -> host -> how much is used there.
         self._uses: dict[tuple[str, str], dict[str, dict[str, int]]] = {}
         self._charges: dict[Placement, Charge] = {}
+        # (Team, priority) -> at which priority what the team has lent comes back, and who could have to go then.
+        self._back: dict[tuple[str, int], tuple[int, tuple[str, ...]]] = {}
         self._more: Mapping[str, HostState] = {}
 
     def limits(self, need: Need) -> bool:
@@ -91,16 +93,21 @@ class TeamBooks:
 
     def taking_back(self, need: Need) -> Option | None:
         """The priority at which what its team has lent comes back to it: the lowest above its own of those whose teams have borrowed."""
-        quota, teams = self._quotas.get(need.team), {*self.borrowers(need)} - {need.team}
-        if quota is None or not quota.lend or not teams:
-            return None
-        there = {place.name: self._scene.needs[place.service].priority for place in self._problem.previous if self._team(place) in teams}
-        priority = min((each for each in there.values() if each > need.priority), default=None)
-        if priority is None:
+        if (need.team, need.priority) not in self._back:
+            self._back[(need.team, need.priority)] = self._lowest_above(need)
+        priority, lost = self._back[(need.team, need.priority)]
+        if not lost:
             return None
         text = f"raise its priority to {priority}, and what {need.team} has lent comes back{LOSERS}"
-        lost = tuple(sorted(name for name, each in there.items() if each <= priority))
         return Option("priority", COSTS["priority"], text, (Edit("service", need.service, "priority", priority),), lost)
+
+    def _lowest_above(self, need: Need) -> tuple[int, tuple[str, ...]]:
+        """(The priority, who has no higher one); nobody where that helps nothing."""
+        quota = self._quotas.get(need.team)
+        teams = {*self.borrowers(need)} - {need.team} if quota is not None and quota.lend else set()
+        there = {place.name: self._scene.needs[place.service].priority for place in self._problem.previous if self._team(place) in teams}
+        priority = min((each for each in there.values() if each > need.priority), default=need.priority)
+        return priority, tuple(sorted(name for name, each in there.items() if need.priority < priority >= each))
 
     def grown(self, teams: Collection[str], new: Sequence[Placement], hosts: tuple[Host, ...] = ()) -> tuple[list[Edit], Grown]:
         """The quotas of these teams, and of their workspaces, as they have to be for these new places.

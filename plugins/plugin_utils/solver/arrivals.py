@@ -100,7 +100,8 @@ class _Surprise:
         coarse, self._sizes = _classes(expected, _coarse), _classes(expected, _size)
         # All that was never seen before is one class, which has half a request's chance, like half a request more in each class.
         odds = {(): 0.5, **{sort: count + 0.5 for sort, count in coarse.items()}}
-        self._of_gpus = _Bet({sort: count / sum(odds.values()) for sort, count in odds.items()})
+        every = sum(odds.values())
+        self._of_gpus = _Bet({sort: count / every for sort, count in odds.items()})
         # Sizes that came once tell how many more there are that have not come yet (Good and Turing).
         new = (sum(count <= 1 for count in self._sizes.values()) + 0.5) / (self._total + 1)
         new = min(1 - NEWCOMERS, max(NEWCOMERS, new))
