@@ -38,7 +38,10 @@ MEANING: t.Final[dict[str, tuple[str, str]]] = {
         "Stranded",
         "not cut, and no slice can be made there while those beside it stay; another layout reaches it",
     ),
-    ASIDE: ("Set aside", "on a lost, cordoned or drained GPU, used by something outside the plan, or kept free by policy"),
+    ASIDE: (
+        "Set aside",
+        "on a lost, cordoned or drained GPU or a host that is down, used by something outside the plan, or kept free by policy",
+    ),
     OVERHEAD: ("Overhead", "what the driver keeps of each slice, and rounding: no layout gives it to a program"),
 }
 

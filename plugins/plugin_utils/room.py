@@ -220,7 +220,7 @@ def _why(geometry: Geometry, present: Sequence[tuple[Slice, Profile]], lost: Sha
     need = min(profile.slices for profile in fits)
     if need > compute:
         return f"what fits in {where} needs {need} compute slices, and {compute} are left"
-    return f"no further slices cover all of {where}: each may start only at certain places, and {compute} compute slices are left"
+    return f"no further slices cover all of {where}: each may start only at certain places, and {compute} compute slice{' is' if compute == 1 else 's are'} left"
 
 
 def _sentence(layout: str, total: Share, used: Share, free: Share, lost: Share, better: Sequence[str], further: str) -> str:
