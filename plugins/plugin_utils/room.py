@@ -220,7 +220,8 @@ def _why(geometry: Geometry, present: Sequence[tuple[Slice, Profile]], lost: Sha
     need = min(profile.slices for profile in fits)
     if need > compute:
         return f"what fits in {where} needs {need} compute slices, and {compute} are left"
-    return f"no further slices cover all of {where}: each may start only at certain places, and {compute} compute slice{' is' if compute == 1 else 's are'} left"
+    left = f"{compute} compute slice{' is' if compute == 1 else 's are'} left"
+    return f"no further slices cover all of {where}: each may start only at certain places, and {left}"
 
 
 def _sentence(layout: str, total: Share, used: Share, free: Share, lost: Share, better: Sequence[str], further: str) -> str:
