@@ -63,9 +63,10 @@ def unknown_words(manifests: Sequence[Manifest], problem: Problem, catalogue: Ca
             yield manifest.located.error(
                 ("gpu", "not_models"), "it takes away every board", "write catalogue ids, or parts of them that few have"
             )
-        if asked.profile is not None and all(gb_apart(asked.profile, name) is None for name in profiles):
-            hint = near(asked.profile, profiles, "write the name of a MIG profile as NVML has it, such as 1g.10gb")
-            yield manifest.located.error(("gpu", "profile"), f"no board has a MIG profile '{asked.profile}'", hint)
+        profile = asked.profile
+        if profile is not None and profile not in profiles and all(gb_apart(profile, name) is None for name in profiles):
+            hint = near(profile, profiles, "write the name of a MIG profile as NVML has it, such as 1g.10gb")
+            yield manifest.located.error(("gpu", "profile"), f"no board has a MIG profile '{profile}'", hint)
 
 
 def _too_much(manifest: Manifest, need: Need, hosts: Sequence[Host], catalogue: Catalogue) -> Iterator[FleetError]:

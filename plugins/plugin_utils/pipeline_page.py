@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import CREATE, DELETE, KEEP, UPDATE, Changes, Replica, place_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import Turns
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several, table
 from jinja2 import Environment, StrictUndefined, TemplateError
 
 #: Name of the template below plugin_utils/data.
@@ -26,7 +26,7 @@ SIGNS: t.Final = {CREATE: "+", UPDATE: "~", DELETE: "−", KEEP: "="}
 def summary(changes: Changes, unplaced: Sequence[Mapping[str, t.Any]]) -> str:
     """``2 replicas new, 1 changed, 0 removed, 9 as they are, 1 without a place``: that one may stand where it cannot stay."""
     new, changed, removed, kept = _counts(changes, unplaced).values()
-    text = f"{new} replica{'' if new == 1 else 's'} new, {changed} changed, {removed} removed, {kept} as they are"
+    text = f"{several(new, 'replica')} new, {changed} changed, {removed} removed, {kept} as they are"
     return text + (f", {len(unplaced)} without a place" if unplaced else "")
 
 

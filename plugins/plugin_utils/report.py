@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.drains import words
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import name_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import gpu_names
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.parents import chain_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.report_gpu import (
@@ -296,7 +297,7 @@ def _host(name: str, inputs: Inputs, services: Mapping[str, Service]) -> HostVie
 
 
 def _down_notes(facts: Data | None, plan: Data | None) -> Iterable[str]:
-    here = ", ".join(sorted(f"{row['service']}-{row['replica']}" for row in (plan or {}).get("services") or ()))
+    here = ", ".join(sorted(name_of(row) for row in (plan or {}).get("services") or ()))
     known = "what is said of it is from the facts of before" if facts is not None else "there are no facts of it"
     yield f"This host is down (fleet_down_hosts): {known}.{f' On it: {here}.' if here else ''}"
 

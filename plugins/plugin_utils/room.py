@@ -32,7 +32,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import (
     why_not,
     why_not_place,
 )
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several, table
 
 Data = Mapping[str, t.Any]
 
@@ -220,7 +220,7 @@ def _why(geometry: Geometry, present: Sequence[tuple[Slice, Profile]], lost: Sha
     need = min(profile.slices for profile in fits)
     if need > compute:
         return f"what fits in {where} needs {need} compute slices, and {compute} are left"
-    left = f"{compute} compute slice{' is' if compute == 1 else 's are'} left"
+    left = f"{several(compute, 'compute slice')} {'is' if compute == 1 else 'are'} left"
     return f"no further slices cover all of {where}: each may start only at certain places, and {left}"
 
 

@@ -26,6 +26,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Sharing,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Books, Charge, Debit, share_charge, slice_charge, whole_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
 
 T = t.TypeVar("T")
 
@@ -265,7 +266,7 @@ class GpuState:
         if sharing == MPS and len(self.tenants) >= self.gpu.mps_clients:
             return f"full with {len(self.tenants)} clients, all that MPS serves"
         if len(self.tenants) >= self.host.shared_max:
-            return f"full with {len(self.tenants)} sharer{'' if len(self.tenants) == 1 else 's'} (fleet_shared_max)"
+            return f"full with {several(len(self.tenants), 'sharer')} (fleet_shared_max)"
         if memory_mib > self.memory_free:
             return "without that much memory left to share"
         if compute > self.compute_free:

@@ -193,10 +193,10 @@ class WhatIf:
         elif not high:
             lines = [f"{f'more {board} would help nobody' if rest else f'no {board} more is needed'}: {missing}"]
         else:
-            one = high == 1
+            are, fewer = ("is", "without it") if high == 1 else ("are", f"with {high - 1} more")
             lines = [
-                f"{high} more {board} {'is' if one else 'are'} needed, {kind.gpus} in a host: {missing}",
-                f"with{'out it' if one else f' {high - 1} more'}, {several(without(high - 1), 'replica')} would have no place",
+                f"{high} more {board} {are} needed, {kind.gpus} in a host: {missing}",
+                f"{fewer}, {several(without(high - 1), 'replica')} would have no place",
             ]
         return Answer(lines, data)
 
