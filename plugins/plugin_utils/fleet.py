@@ -427,7 +427,7 @@ def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], before: Col
             notes.append(f"{name} is not part of this run: {counted}; remove its plan if the host is gone")
     for host in states:
         if host.down:
-            stay = [each.name for each in (*solution.placements, *solution.waiting) if each.host == host.name]
+            stay = [place.name for place in solution.by_host.get(host.name, ())]
             how = "stays in its plan and is lost" if len(stay) == 1 else "stay in its plan and are lost"
             lost = f"{', '.join(sorted(stay))} {how} until it is back" if stay else "nothing stays in its plan"
             notes.append(f"{host.name} is down: {lost}")
@@ -455,7 +455,7 @@ def _drain_notes(host: Host, solution: Solution) -> Iterator[str]:
             drained.setdefault(gpu.drain.words, []).append(gpu)
     for words, gpus in drained.items():
         uuids = {gpu.uuid for gpu in gpus}
-        stay = sorted(each.name for each in (*solution.placements, *solution.waiting) if uuids.intersection(each.gpus))
+        stay = sorted(place.name for place in solution.by_host.get(host.name, ()) if uuids.intersection(place.gpus))
         who = f"{', '.join(stay)} stay{'s' if len(stay) == 1 else ''}" if stay else "nothing stays"
         which, are, it = (f"{gpus[0].short}", "is", "it") if len(gpus) == 1 else (f"{len(gpus)} GPUs", "are", "them")
         yield f"{host.name} {which} {are} {words}: {who} on {it}"

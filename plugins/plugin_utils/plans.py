@@ -150,7 +150,7 @@ def make_host_plan(
     """
     layout = _layout_lines(host, solution, facts, [] if previous is None else previous.data["layout"], adopting)
     kept = frozenset(adopted)
-    services = [_service_line(placement, digests[placement.service], placement.service in kept) for placement in _of_host(host, solution)]
+    services = [_service_line(place, digests[place.service], place.service in kept) for place in solution.by_host.get(host.name, ())]
     by_uuid = {gpu.get("uuid"): gpu for gpu in facts["gpus"]}
     touched = [by_uuid[line["gpu"]] for line in layout if "mode" in line]
     base = [plan_record.state_of(gpu) for gpu in touched]
@@ -162,12 +162,6 @@ def make_host_plan(
     return _written(host.name, _serial(None if previous is None else previous.data, digest, carried), layout, services, base)
 
 
-def _of_host(host: Host, solution: Solution) -> list[Placement]:
-    """Who is in a host's plan: whoever was given a place there, and whoever keeps one that it should leave or that is down."""
-    places = [placement for placement in (*solution.placements, *solution.waiting) if placement.host == host.name]
-    return sorted(places, key=lambda placement: (placement.service, placement.replica))
-
-
 def keep_host_plan(
     host: Host, solution: Solution, facts: Data | None, digests: Mapping[str, str], adopted: Iterable[str], previous: HostPlan
 ) -> HostPlan:
@@ -176,7 +170,7 @@ def keep_host_plan(
     ``facts``: as they were published last, None when they never were. The text of ``previous``, byte for byte, when nothing moves.
     """
     kept = frozenset(adopted)
-    services = [_service_line(place, digests[place.service], place.service in kept) for place in _of_host(host, solution)]
+    services = [_service_line(place, digests[place.service], place.service in kept) for place in solution.by_host.get(host.name, ())]
     layout = previous.data["layout"]
     digest = plan_record.digest_of_plan(layout, services)
     if digest == previous.data["digest"]:
@@ -256,7 +250,7 @@ def _layout_lines(host: Host, solution: Solution, facts: Data, before: Sequence[
     lines: list[dict[str, t.Any]] = []
     found = {line["gpu"] for line in before if line.get("found")}
     asked = {(line["gpu"], Slice(line["start"], line["profile"])) for line in before if "profile" in line and "compute" not in line}
-    needed = {(gpu, placement.slice) for placement in _of_host(host, solution) for gpu in placement.gpus}
+    needed = {(gpu, placement.slice) for placement in solution.by_host.get(host.name, ()) for gpu in placement.gpus}
     keep = _without_compute(facts) - asked - needed
     for gpu in sorted(host.gpus, key=lambda gpu: (gpu.pci, gpu.uuid)):
         layout = solution.layouts.get((host.name, gpu.uuid))

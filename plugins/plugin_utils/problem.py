@@ -459,6 +459,14 @@ class Solution:
     displaced: tuple[Displaced, ...] = ()
     proof: Proof | None = None
 
+    @cached_property
+    def by_host(self) -> Mapping[str, tuple[Placement, ...]]:
+        """Who is in the plan of each host, by service and replica: whoever has a place there, and whoever waits there for another."""
+        found: dict[str, list[Placement]] = {}
+        for place in sorted((*self.placements, *self.waiting), key=lambda place: (place.service, place.replica)):
+            found.setdefault(place.host, []).append(place)
+        return {host: tuple(places) for host, places in found.items()}
+
 
 def planned(problem: Problem, solution: Solution) -> Problem:
     """The problem as it is once this solution's plans are written: everybody is where they say."""

@@ -233,7 +233,7 @@ class Surges:
     def _rest(self, solution: Solution) -> set[Placement]:
         """What is on this host besides the one replica that was asked for."""
         known = {each.service for each in self._wanted()}
-        return {each for each in (*solution.placements, *solution.waiting) if each.host == self._site.name and each.service in known}
+        return {place for place in solution.by_host.get(self._site.name, ()) if place.service in known}
 
     def _hosts(self, need: Need) -> t.Iterator[Host]:
         """The host as it is; then only slices that are there can be given away; then all of those stay, and none of them is given."""

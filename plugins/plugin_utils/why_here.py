@@ -8,16 +8,19 @@ from __future__ import annotations
 import typing as t
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way, keepers, kept
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.elsewhere import Elsewhere, kind_elsewhere
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import keepers, kept
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.refusals import gpu_refusal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
 
 _STAY: t.Final = "GPUs that NVLink joins stay free together"
 # What the parts of an offer's rank compare (offers.py), from left to right; the rest of a rank is names.
@@ -138,17 +141,22 @@ def why_here(
     before = {(place.service, place.replica): place for place in problem.previous}
     displaced = {key: "moved there so that a GPU becomes empty" for key in closer if key in before}
     displaced.update({(each.service, each.replica): _WAYS[each.way].format(by=each.by) for each in solution.displaced})
-    found = []
-    for place in solution.placements:
+    asked = []
+    for number, place in enumerate(solution.placements):
         need = scene.needs.get(place.service)
         if need is None or (only is not None and place.service not in only and place.name not in only):
             continue
         old = before.get((place.service, place.replica))
         stays = old is not None and (old.host, old.gpus, old.slice, old.mode) == (place.host, place.gpus, place.slice, place.mode)
         if kept or not stays:
-            change = "kept" if stays else "new" if old is None else "moved"
-            found.append(_reason(scene, need, place, change, displaced.get((place.service, place.replica))))
-    return found
+            asked.append((kind_elsewhere(scene.fleet, need), number, need, place, "kept" if stays else "new" if old is None else "moved"))
+    elsewhere = Elsewhere(scene.fleet)
+    # Services of a kind one after the other: then what was said for one need not be remembered longer than the kind lasts.
+    found = {
+        number: _reason(scene, elsewhere, need, place, change, displaced.get((place.service, place.replica)))
+        for _kind, number, need, place, change in sorted(asked, key=itemgetter(0, 1))
+    }
+    return [found[number] for number in sorted(found)]
 
 
 def room_notes(problem: Problem, solution: Solution) -> Iterator[str]:
@@ -167,50 +175,40 @@ def reason_lines(reasons: Collection[Reason]) -> list[str]:
     return [f"{each.name}: {each.text}" for each in reasons]
 
 
-def _reason(scene: Scene, need: Need, place: Placement, change: str, displaced: str | None) -> Reason:
+def _reason(scene: Scene, elsewhere: Elsewhere, need: Need, place: Placement, change: str, displaced: str | None) -> Reason:
     host = scene.fleet.hosts.get(place.host)
     if host is None or host.host.down or need.adopted:
         text = "kept: it is adopted, and nothing moves it" if need.adopted else f"kept: {place.host} is not seen in this run"
         return Reason(place.service, place.replica, change, 0, 0, "", text)
     host.unseat(need, place)
-    every = [offer for offer in offers(scene.fleet, need) if _may_be_there(scene, need, place, offer.host)]
-    gpus = sum(gpu_refusal(state, need) is None for offer in every for state in offer.host.gpus)
+    own, others = elsewhere.of(need, host, dict(place.ports))
     closed = any(gpu_refusal(state, need) is not None for state in host.usable(place.gpus))
     scene.occupy(place)
+    hosts, gpus = others.hosts + (own is not None), others.gpus + (own.gpus if own else 0)
     what = f"{place.slice or place.mode} on {place.host} {','.join(uuid[:12] for uuid in place.gpus)}, "
-    could = _could(every, gpus, "other " if closed else "")
+    could = _could(hosts, gpus, "other " if closed else "")
     if displaced is not None:
         words = f"{displaced}; {could}"
     elif change == "kept":
         words = f"kept: its place is still right; {could}"
     else:
-        what, words = f"{what}{change}: ", f"{could}{_decided(need, host, every)}"
-    return Reason(place.service, place.replica, change, len(every), gpus, what, words)
+        what, words = f"{what}{change}: ", f"{could}{_decided(need, host, own and own.offer, others.best)}"
+    return Reason(place.service, place.replica, change, hosts, gpus, what, words)
 
 
-def _may_be_there(scene: Scene, need: Need, place: Placement, host: HostState) -> bool:
-    """Are its ports free there, and would it be in the way of no rollout?"""
-    own = dict(place.ports) if host.host.name == place.host else {}
-    ports = host.choose_ports(need, place.name, own, scene.fleet.asked)
-    return not isinstance(ports, str) and not in_the_way(scene.fleet, host, need)
-
-
-def _could(every: Collection[Offer], gpus: int, other: str) -> str:
+def _could(hosts: int, gpus: int, other: str) -> str:
     """``other``: a word for GPUs where its own, which is closed to what is new, is none of them."""
-    if not every:
+    if not hosts:
         return "nothing else has room for it now"
     if gpus == 1:
         return "one other GPU has room for it" if other else "the only GPU with room for it"
-    return f"{gpus} {other}GPUs of {len(every)} host{'s' if len(every) > 1 else ''} have room for it"
+    return f"{gpus} {other}GPUs of {several(hosts, 'host')} have room for it"
 
 
-def _decided(need: Need, host: HostState, every: Collection[Offer]) -> str:
-    """What this host's offer was better in than the best of the others; or that another would suit this one better as things are now."""
-    own = next((offer for offer in every if offer.host is host), None)
-    others = [offer for offer in every if offer.host is not host]
-    if own is None or not others:
+def _decided(need: Need, host: HostState, own: Offer | None, best: Offer | None) -> str:
+    """What its own offer was better in than the ``best`` of other hosts; or that another would suit it better as things are now."""
+    if own is None or best is None:
         return ""
-    best = min(others, key=lambda offer: offer.rank)
     other = best.host.host
     words = list(_words(need))
     index = next(number for number, pair in enumerate(zip(own.rank, best.rank, strict=True)) if pair[0] != pair[1])
