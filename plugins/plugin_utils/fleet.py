@@ -397,13 +397,15 @@ def _hosts(
 ) -> list[Host]:
     states: list[Host] = []
     errors: list[FleetError] = []
-    placements = list(before)
+    there: dict[str, list[Placement]] = {}
+    for place in before:
+        there.setdefault(place.host, []).append(place)
     for name in sorted(hosts):
         try:
             gone = _is_down(hosts[name])
             facts: t.Any = hosts[name].get("facts")
             policy = policies[name]
-            states.append(down_host(name, policy) if gone else host_of(name, facts, policy, catalogue, placements))
+            states.append(down_host(name, policy) if gone else host_of(name, facts, policy, catalogue, there.get(name, ())))
         except FleetError as error:
             errors.append(error)
     raise_all([*errors, *one_machine_twice(_of_those_up(states, hosts))])

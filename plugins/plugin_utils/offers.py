@@ -52,7 +52,7 @@ def offer_of(host: HostState, need: Need, question: Question) -> Offer | None:
     """The best that one host can do for a need. It is remembered for this ``question`` until something changes there."""
     if not _may_have(host, need):
         return None
-    return _best(host, need) if host.replicas.get(need.service) else _answer(host, need, question)
+    return _answer(host, need, question)
 
 
 def _may_have(host: HostState, need: Need) -> bool:
@@ -63,13 +63,15 @@ def _may_have(host: HostState, need: Need) -> bool:
 
 
 def _answer(host: HostState, need: Need, question: Question) -> Offer | None:
-    if question not in host.answers:
+    # Where it has replicas, it is told something that is for it alone.
+    asked = (question, need.service, need.rules.max_per_gpu) if host.replicas.get(need.service) else question
+    if asked not in host.answers:
         # Where it is known already that there is no room, it does not matter what a quota lets it have.
         found = _best(host, need) if host.answers.get(("space", question[0]), True) else None
         # Without the host: one that knew itself would stay in memory until a sweep.
-        host.answers[question] = found and (found.rank, found.gpus, found.cut)
+        host.answers[asked] = found and (found.rank, found.gpus, found.cut)
         return found
-    answer = host.answers[question]
+    answer = host.answers[asked]
     return answer and Offer(answer[0], host, answer[1], answer[2])
 
 
@@ -154,7 +156,7 @@ class _Ranking:
         if not own:
             yield from self._able(need)
             return
-        there = (_best(host, need) for host in own if _may_have(host, need))
+        there = (_answer(host, need, self.question) for host in own if _may_have(host, need))
         yield from heapq.merge(self._able(need), sorted(filter(None, there), key=_rank), key=_rank)
 
     def _able(self, need: Need) -> Iterator[Offer]:
