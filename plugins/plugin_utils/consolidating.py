@@ -11,14 +11,14 @@ service gets less spread than it is, and nobody has to stop for want of room. La
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Key, key_of, needed_there
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_order import waits
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin, by_replica
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import robbed, rooms
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, nearness, offers_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, PartsInUse, nearness, offers_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import TIME_SLICE, Gpu, Hint, Need, Placement, Problem, Solution, planned
@@ -70,6 +70,7 @@ class _Tidying:
         self._problem, self._base, self._moves = problem, base, moves
         self._settled = planned(problem, base)
         self.draft = begin(self._settled)
+        self._parts = PartsInUse(self.draft.fleet)
         self._before = by_replica(problem.previous, self.draft.fleet)
         self._start = dict(self.draft.placed)
         self._rooms = self._room()
@@ -163,22 +164,23 @@ class _Tidying:
 
     def _emptied(self, state: GpuState, careful: bool) -> bool:
         """Another place for everybody on the GPU, on GPUs that are in use. ``careful``: as long as nobody is stopped by it."""
-        open_ = {other.gpu.uuid for host in self.draft.fleet.hosts.values() for other in host.gpus if _in_use(other)} - {state.gpu.uuid}
+        keys = sorted((key_of(name) for name in state.names()), key=lambda key: (-self.draft.need_of(key).memory_mib, key))
+        # Mostly there is no room, and that is soonest known while all are where they are.
+        if not all(any(other is not state for gpus in self._parts.of(self.draft.need_of(key)) for other in gpus) for key in keys):
+            return False
 
         def settle(keys: Iterable[Key]) -> bool:
-            largest = sorted(keys, key=lambda key: (-self.draft.need_of(key).memory_mib, key))
-            return all(self._place(self.draft.need_of(key), key[1], open_, state) is not None for key in largest)
+            return all(self._place(self.draft.need_of(key), key[1], state) is not None for key in keys)
 
-        return self._changed([key_of(name) for name in state.names()], settle, careful) is None
+        return self._changed(keys, settle, careful) is None
 
-    def _place(self, need: Need, replica: int, open_: Collection[str], old: GpuState) -> Placement | None:
-        """The best place on these GPUs: one that is no less spread than on the GPU before, and of these one on another host than before,
-        for only there it starts before it stops."""
+    def _place(self, need: Need, replica: int, old: GpuState) -> Placement | None:
+        """The best place on other GPUs in use: one that is no less spread than on the GPU before, and of these one on another host than
+        before, for only there it starts before it stops."""
         hosts = self.draft.fleet.hosts
         was = self._nearness(need, hosts[old.host.name], old)
-        found = (
-            offer for host in hosts.values() for offer in offers_of(host, need, [state for state in host.gpus if state.gpu.uuid in open_])
-        )
+        able = [[state for state in gpus if state is not old] for gpus in self._parts.of(need)]
+        found = [offer for gpus in able if gpus for offer in offers_of(hosts[gpus[0].host.name], need, gpus)]
 
         def order(offer: Offer) -> tuple[t.Any, ...]:
             near = self._nearness(need, offer.host, offer.gpus[0])

@@ -82,17 +82,16 @@ def _has_room(host: HostState, need: Need, number: int) -> bool:
 
 def _is_room(host: HostState, need: Need) -> bool:
     able = host.open_gpus(MODE_OF[need.isolation], need.sharing)
-    if need.isolation == "exclusive":
-        return bool(able)
-    for state in able:
-        if not state.serves(need):
-            continue
-        if need.isolation == "shared":
-            if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None:
-                return True
-        elif state.cutter is not None and state.best_cut(state.cutter.acceptable(need.memory_mib, need.compute, need.profile)) is not None:
-            return True
-    return False
+    return bool(able) if need.isolation == "exclusive" else any(_has_part(state, need) for state in able)
+
+
+def _has_part(state: GpuState, need: Need) -> bool:
+    """Is there a share or a slice for it on a GPU on which something new may be, whatever quotas say?"""
+    if not state.serves(need):
+        return False
+    if need.isolation == "shared":
+        return state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None
+    return state.cutter is not None and state.best_cut(state.cutter.acceptable(need.memory_mib, need.compute, need.profile)) is not None
 
 
 class _Rooms:
@@ -118,6 +117,37 @@ class _Rooms:
             if _has_room(self._hosts[turn], need, number):
                 self._witness = turn
         return self._witness is not None
+
+
+class PartsInUse:
+    """The GPUs in use that still have a share or a slice for what is asked, whatever quotas and hosts say. A host is asked anew only after
+    something changed there."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet, self._read = fleet, 0
+        # By what is asked: the turns of the hosts that were not asked since a change, and the GPUs of those that were, where there are any.
+        self._asked: dict[int, tuple[set[int], dict[int, list[GpuState]]]] = {}
+
+    def of(self, need: Need) -> Iterable[list[GpuState]]:
+        """Host by host. A whole GPU is none: what is in use can't be given away as one."""
+        if need.isolation == "exclusive":
+            return ()
+        hosts, changed = self._fleet.by_turn, self._fleet.diary.changed
+        news, self._read = changed[self._read :], len(changed)
+        for unasked, _able in self._asked.values():
+            unasked.update(news)
+        unasked, able = self._asked.setdefault(_number_of(self._fleet, need), (set(range(len(hosts))), {}))
+        for turn in sorted(unasked):
+            found = [
+                state
+                for state in hosts[turn].open_gpus(MODE_OF[need.isolation], need.sharing)
+                if not state.empty and _has_part(state, need)
+            ]
+            able.pop(turn, None)
+            if found:
+                able[turn] = found
+        unasked.clear()
+        return able.values()
 
 
 def is_room(fleet: Fleet, need: Need) -> bool:
@@ -156,8 +186,16 @@ class _Ranking:
         if not own:
             yield from self._able(need)
             return
+        if need.rules.spread == "host":
+            # Whoever has none of it comes before all who have: these are very many at times, and seldom asked.
+            yield from self._able(need)
+            yield from self._having(need, own)
+        else:
+            yield from heapq.merge(self._able(need), self._having(need, own), key=_rank)
+
+    def _having(self, need: Need, own: Iterable[HostState]) -> Iterator[Offer]:
         there = (_answer(host, need, self.question) for host in own if _may_have(host, need))
-        yield from heapq.merge(self._able(need), sorted(filter(None, there), key=_rank), key=_rank)
+        yield from sorted(filter(None, there), key=_rank)
 
     def _able(self, need: Need) -> Iterator[Offer]:
         for offer in (self._offers[number] for _rank, number in self._ranked):

@@ -145,8 +145,8 @@ def _together(problem: Problem, draft: Draft, missing: _Missing | None) -> tuple
         for replica in range(1, need.replicas + 1)
         if (need.service, replica) not in draft.kept and not need.adopted
     ]
-    if not waiting:
-        return (draft, missing or []), Proof()
+    if not waiting:  # adopted services alone: nothing is to be decided, but who is nowhere is without a place
+        return (draft, _Queue(draft, {}).run() if missing is None else missing), Proof()
     # Where somebody serves already on a large fleet, who has a place one by one has one in any case: what a change brings can then be told
     # without a plan for all together.
     must = {key for key in draft.placed if key not in draft.kept} if draft.kept and not problem.is_small else set()

@@ -21,6 +21,11 @@ def _amount(charge: Charge) -> tuple[t.Any, ...]:
     return (sum(many for _board, counted, many in charge if counted == "memory"), charge)
 
 
+def _board(state: GpuState) -> tuple[t.Any, ...]:
+    """Equal for GPUs on which a place counts the same."""
+    return (state.gpu.board, state.gpu.memory_mib, state.gpu.counted_mib, state.cutter)
+
+
 class Fleet:
     """All hosts of a problem."""
 
@@ -54,7 +59,7 @@ class Fleet:
         self._named = {placement.host for placement in problem.previous}
         # A GPU of each board: what counts against a quota is the same on all of them.
         every_state = (state for host in self.hosts.values() for state in host.gpus)
-        self._boards = list({(state.gpu.board, state.gpu.memory_mib, state.cutter): state for state in every_state}.values())
+        self._boards = list({_board(state): state for state in every_state}.values())
         self.adopted = frozenset(
             f"{need.service}-{number}" for need in problem.needs if need.adopted for number in range(1, need.replicas + 1)
         )
@@ -88,7 +93,7 @@ class Fleet:
         size = (need.isolation, need.profile, need.memory_mib, need.compute, need.count)
         if (asked, size) not in self._charges:
             hosts = [host for host in self.hosts.values() if host.host.admits(need)]
-            boards = {state.gpu.board: state for host in hosts for state in host.gpus}
+            boards = {_board(state): state for host in hosts for state in host.gpus}
             self._charges[asked, size] = sorted({charge for state in boards.values() for charge in state.charges(need)}, key=_amount)
         return self._charges[asked, size]
 

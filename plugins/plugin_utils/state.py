@@ -216,7 +216,8 @@ class GpuState:
         if not need.wants(self.gpu.board):
             return
         if need.isolation == "exclusive":
-            yield whole_charge([(self.gpu.board, self.gpu.counted_mib)] * need.count)
+            if self.gpu.memory_mib >= need.memory_mib:
+                yield whole_charge([(self.gpu.board, self.gpu.counted_mib)] * need.count)
         elif need.isolation == "shared":
             yield share_charge(self.gpu.board, need.memory_mib)
         elif self.cutter is not None:

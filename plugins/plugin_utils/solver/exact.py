@@ -303,6 +303,8 @@ class _Exact:
         crowds: dict[tuple[int, str, str], tuple[int, list[int]]] = {}
         for spot in spots:
             need = spot.kind.need
+            if need.replicas == 1:  # one of a kind of several services, none of which has a second
+                continue
             if need.rules.spread == "host":
                 crowds.setdefault((0, need.service, ""), (host.replicas.get(need.service, 0), []))[1].append(spot.column)
             if need.rules.spread in ("host", "gpu"):

@@ -180,11 +180,11 @@ class _Stock:
         self._free: dict[str, Resources] = {name: host.free for name, host in self._hosts.items()}
         self._total = [sum(getattr(host.free, what) or 0 for host in hosts.hosts) / len(hosts.hosts) or 1 for what in _AMOUNTS]
         self._count: dict[str, Counter[str]] = {name: Counter(host.replicas) for name, host in self._hosts.items()}
-        # By host: slices by (group, profile); shares by (group, way); whole GPUs by (board, MiB).
+        # By host: slices by (group, profile); shares by (group, way); whole GPUs by board, those with the least memory first.
         self._slices: dict[str, dict[tuple[int, str], list[tuple[str, Slice]]]] = defaultdict(lambda: defaultdict(list))
         self._shares: dict[str, dict[tuple[int, str], list[_Share]]] = defaultdict(lambda: defaultdict(list))
-        self._whole: dict[str, dict[tuple[str, int], list[str]]] = defaultdict(lambda: defaultdict(list))
-        for group in hosts.groups:
+        self._whole: dict[str, dict[str, list[GpuState]]] = defaultdict(lambda: defaultdict(list))
+        for group in sorted(hosts.groups, key=lambda group: group.states[0].gpu.memory_mib):
             self._deal(group, values)
 
     def _deal(self, group: Group, values: Sequence[int]) -> None:
@@ -192,7 +192,7 @@ class _Stock:
         states = sorted(group.states, key=lambda state: (self.turns[state.host.name], self._first(state), state.gpu.pci))
         for _turn in range(values[group.uses["whole"]] if "whole" in group.uses else 0):
             state = states.pop(0)
-            self._whole[state.host.name][_board(state)].append(state.gpu.uuid)
+            self._whole[state.host.name][state.gpu.board].append(state)
         rest = list(_in_turn(states))
         for way, column in group.uses.items():
             for _turn in range(values[column] if way != "whole" else 0):
@@ -274,8 +274,7 @@ class _Stock:
         if profile is not None:
             return bool(self._slices[name][(id(group), profile)])
         if need.isolation == "exclusive":
-            whole = self._whole[name][_board(group.states[0])]
-            return len(whole) >= need.count and (not must_join(need) or self._chosen(name, need, whole) is not None)
+            return self._chosen(name, need, group) is not None
         return self._share(name, need, group) is not None
 
     def _share(self, name: str, need: Need, group: Group) -> _Share | None:
@@ -287,22 +286,25 @@ class _Stock:
             uuid, one = self._slices[name][(id(group), profile)].pop(0)
             return Hint(name, (uuid,), one)
         if need.isolation == "exclusive":
-            whole = self._whole[name][_board(group.states[0])]
-            taken = self._chosen(name, need, whole)
-            whole[:] = [uuid for uuid in whole if uuid not in (taken or ())]
-            return None if taken is None else Hint(name, taken)
+            taken = self._chosen(name, need, group)
+            whole = self._whole[name][group.states[0].gpu.board]
+            whole[:] = [state for state in whole if state not in (taken or ())]
+            return None if taken is None else Hint(name, tuple(state.gpu.uuid for state in taken))
         share = self._share(name, need, group)
         if share is None:
             return None
         share.take(shape_of(need))
         return Hint(name, (share.uuid,))
 
-    def _chosen(self, name: str, need: Need, whole: Sequence[str]) -> tuple[str, ...] | None:
-        states = [self._hosts[name].by_uuid[uuid] for uuid in whole]
+    def _chosen(self, name: str, need: Need, group: Group) -> tuple[GpuState, ...] | None:
+        """Of the whole GPUs of the board that are left on a host."""
+        states = [state for state in self._whole[name][group.states[0].gpu.board] if state.gpu.memory_mib >= need.memory_mib]
+        if len(states) < need.count:
+            return None
         if not any(state.peers for state in states):
-            return None if must_join(need) else tuple(whole[: need.count])
+            return None if must_join(need) else tuple(states[: need.count])
         taken = choose(states, need)
-        return None if taken is None else tuple(state.gpu.uuid for state in taken)
+        return None if taken is None else tuple(taken)
 
 
 _AMOUNTS = ("cpus", "memory", "shm", "disk")
@@ -311,10 +313,6 @@ _AMOUNTS = ("cpus", "memory", "shm", "disk")
 def shape_of(need: Need) -> Shape:
     """What a sharer takes of its GPU."""
     return (need.memory_mib, need.compute or 0)
-
-
-def _board(state: GpuState) -> tuple[str, int]:
-    return (state.gpu.board, state.gpu.memory_mib)
 
 
 def _in_turn(states: Iterable[GpuState]) -> Iterator[GpuState]:

@@ -168,11 +168,12 @@ class _Model:
         self.groups = [group for each in self.classes for group in each.groups]
         # What :meth:`_room` found.
         self._rooms: dict[tuple[t.Any, ...], int] = {}
-        # (class, board, MiB) -> the row of its whole GPUs.
-        self._whole: dict[tuple[int, str, int], int] = {}
-        for number, each in enumerate(self.classes):
+        # (class, board) -> MiB -> the row of its whole GPUs that have at least so much.
+        self._whole: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
+        for each in self.classes:
+            self._rows_of_sizes(each)
             for group in each.groups:
-                self._rows_of_gpus(number, group)
+                self._rows_of_gpus(each, group)
             # On a fleet that serves, most GPUs have nothing to offer.
             able = [group for group in each.groups if group.rows]
             for kind in self.kinds:
@@ -182,7 +183,16 @@ class _Model:
         self.loans = limit_teams(self.program, fleet.books, self._charged)
         self.levels = self._rows_of_levels()
 
-    def _rows_of_gpus(self, number: int, group: Group) -> None:
+    def _rows_of_sizes(self, hosts: HostClass) -> None:
+        """A replica on several GPUs may have them of any groups of a host, as long as they are of one board. Some of these may report less
+        memory than others (ECC), and each has to have what it needs."""
+        for group in hosts.groups:
+            state = group.states[0]
+            rows = self._whole[id(hosts), state.gpu.board]
+            if state.refusal("whole") is None and state.gpu.memory_mib not in rows:
+                rows[state.gpu.memory_mib] = group.rows["whole"] = self.program.add_row(upper=0)
+
+    def _rows_of_gpus(self, hosts: HostClass, group: Group) -> None:
         """Each GPU is cut in one way, or whole, or shared; ``rows``: what its columns offer."""
         program, state = self.program, group.states[0]
         if program.columns > MOST_COLUMNS:
@@ -192,12 +202,9 @@ class _Model:
             self._cuts(group, once)
         if state.refusal("whole") is None:
             column = self._use(group, once, "whole")
-            place = (number, state.gpu.board, state.gpu.memory_mib)
-            # A replica on several GPUs may have them of any groups of a host, as long as they are of one board.
-            if place in self._whole:
-                program.add_entry(self._whole[place], column, -1.0)
-            else:
-                self._whole[place] = group.rows["whole"] = self._offer(column, 1)
+            for size, row in self._whole[id(hosts), state.gpu.board].items():
+                if size <= state.gpu.memory_mib:
+                    program.add_entry(row, column, -1.0)
         for sharing in _SHARINGS:
             if state.refusal("shared", sharing) is None:
                 most = state.host.most_sharers(state.gpu, sharing)
@@ -286,11 +293,8 @@ class _Model:
                 if name in group.rows:
                     self._column(kind, group, name, {group.rows[name]: 1}, state.slice_charge(name))
         elif need.isolation == "exclusive":
-            if "whole" in group.rows and state.gpu.memory_mib >= need.memory_mib:
-                charge = whole_charge([(state.gpu.board, state.gpu.counted_mib)] * need.count)
-                room = self._room(need, state, hosts)
-                if room:
-                    self._column(kind, group, None, {group.rows["whole"]: need.count}, charge, room)
+            if "whole" in group.rows:
+                self._whole_gpus(kind, group, hosts)
         elif (row := f"{need.sharing} {need.memory_mib} {need.compute or 0}") in group.rows:
             self._column(kind, group, None, {group.rows[row]: 1}, share_charge(state.gpu.board, need.memory_mib))
         elif f"{need.sharing} memory" in group.rows and need.memory_mib <= state.memory_free and (need.compute or 0) <= state.compute_free:
@@ -298,13 +302,28 @@ class _Model:
             takes = {group.rows[f"{need.sharing} {what}"]: much for what, much in taken.items()}
             self._column(kind, group, None, takes, share_charge(state.gpu.board, need.memory_mib))
 
-    def _room(self, need: Need, like: GpuState, hosts: HostClass) -> int:
-        """How many replicas the hosts have room for at most on GPUs like this one, all of one replica on one host."""
-        board = (like.gpu.board, like.gpu.memory_mib)
-        asked = (id(hosts), board, need.count, must_join(need))
+    def _whole_gpus(self, kind: Kind, group: Group, hosts: HostClass) -> None:
+        """One column for all whole GPUs of a board, at the first group of the smallest that serve."""
+        need, gpu = kind.need, group.states[0].gpu
+        rows = self._whole[id(hosts), gpu.board]
+        smallest = min((size for size in rows if size >= need.memory_mib), default=None)
+        if smallest is None or group.rows["whole"] != rows[smallest]:
+            return
+        room = self._room(need, gpu.board, hosts)
+        if room:
+            takes = {row: need.count for size, row in rows.items() if size <= smallest}
+            self._column(kind, group, None, takes, whole_charge([(gpu.board, gpu.counted_mib)] * need.count), room)
+
+    def _room(self, need: Need, board: str, hosts: HostClass) -> int:
+        """How many replicas the hosts have room for at most on whole GPUs of this board, all of one replica on one host."""
+        asked = (id(hosts), board, need.memory_mib, need.count, must_join(need))
         if asked not in self._rooms:
             able = (
-                [state for state in host.gpus if (state.gpu.board, state.gpu.memory_mib) == board and state.refusal("whole") is None]
+                [
+                    state
+                    for state in host.gpus
+                    if state.gpu.board == board and state.gpu.memory_mib >= need.memory_mib and state.refusal("whole") is None
+                ]
                 for host in hosts.hosts
             )
             self._rooms[asked] = sum(most_sets(states, need.count) if must_join(need) else len(states) // need.count for states in able)
@@ -474,7 +493,7 @@ def kinds_of(waiting: Waiting, fleet: Fleet, must: frozenset[Key], alone: Callab
         bars = tuple(sorted((place, no.reason) for place, no in need.bars.items()))
         key = (
             need.environment, need.data_class, need.isolation, need.memory_mib, need.priority, need.count, need.profile, need.compute,
-            need.sharing, need.models, need.not_models, need.nvlink, need.resources, bars, own,
+            need.sharing, need.models, need.not_models, need.nvlink, need.resources, len(need.ports), bars, own,
             need.team if fleet.books.limited(need.team) else "",
         )  # fmt: skip
         found.setdefault(key, Kind(need, [])).members.append((need, replica))
