@@ -37,6 +37,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     OF_OTHERS,
     OF_THE_NEED,
     SELF,
+    WIDE,
     Edit,
     Option,
     Spot,
@@ -123,6 +124,15 @@ class _First(t.NamedTuple):
 
 def _cheapest_first(options: Iterable[tuple[str, Option]]) -> list[tuple[str, Option]]:
     return sorted(options, key=lambda each: (each[1].cost, each[1].text))
+
+
+def _once(options: Iterable[tuple[str, Option]]) -> Iterator[tuple[str, Option]]:
+    """Without what is the same for the whole fleet, wherever it was found."""
+    known: set[tuple[Edit, ...]] = set()
+    for cause, option in _cheapest_first(options):
+        if option.kind not in WIDE or option.edits not in known:
+            known.add(option.edits)
+            yield cause, option
 
 
 @dataclass
@@ -256,7 +266,7 @@ class Search(Proved):
             text = f"let some replicas of {need.service} run without the others ('all_or_nothing')"
             alone = Edit("service", need.service, "rules.all_or_nothing", False)
             found.append(("group", Option("replicas", COSTS["replicas"], text, (alone,))))
-        return cause, _cheapest_first(found), room
+        return cause, _cheapest_first(_once(found)), room
 
     def _binding(self, need: Need, spots: Sequence[Spot]) -> str:
         """The cause at the place that is nearest to being right: one on a GPU of the right kind, of a host that may have its data, if there

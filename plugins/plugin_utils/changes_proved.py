@@ -34,8 +34,9 @@ class Proved(AtOnce):
 
     def proved(self, need: Need, option: Option, targets: Sequence[int]) -> tuple[Change | None, set[int], list[str]]:
         """As :meth:`tried`, if it holds in the whole fleet; and who loses a place by it there."""
-        if LOSERS in option.text and need.replicas > 1 and not self.many:
-            # Preemption is for all of its replicas: who gives way for the others is found out as well.
+        meant = option.lost
+        if LOSERS in option.text and not self.many:
+            # Preemption is for all of its replicas, and takes the lowest wherever they are: who gives way is found out by the plan.
             highest = max([need.priority, *(edit.value for edit in option.edits if edit[:3] == ("service", need.service, "priority"))])
             lower = (f"{service}-{number}" for service, number in self.placed if self.scene.needs[service].priority < highest)
             option = option._replace(lost=tuple(sorted({*option.lost, *lower})))
@@ -43,7 +44,10 @@ class Proved(AtOnce):
         lost: tuple[list[str], list[str]] | None = ([], [])
         if change is not None and not self.is_own(need, option):
             lost = self._losers(need, change, now)
-        return (None, set(), []) if change is None or lost is None else (change.said(*lost), now, lost[0])
+        # More than were meant give way to others who wait.
+        if change is None or lost is None or (need.replicas == 1 and not set(lost[0]) <= {*meant} and len(lost[0]) > len(meant)):
+            return None, set(), []
+        return change.said(*lost), now, lost[0]
 
     def _losers(self, need: Need, change: Change, served: Iterable[int]) -> tuple[list[str], list[str]] | None:
         """Who loses a place by the change in the whole fleet, where others who wait may take what it frees; and who has to leave one for a

@@ -416,9 +416,10 @@ class Look:
             if self.scene.problem.moves and highest > self.need.priority:
                 # As high as theirs it is high enough for them to move.
                 text = f"raise its priority to {highest}, and what is there may move for it"
-                yield option_of("priority", text, Edit("service", self.need.service, "priority", highest), more=much / 2)
+                yield option_of("priority", text, Edit("service", self.need.service, "priority", highest), more=_height(highest))
             text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}{LOSERS}"
-            yield option_of("priority", text, Edit("service", self.need.service, "priority", highest + 1), *allow, more=much, lost=every)
+            edit = Edit("service", self.need.service, "priority", highest + 1)
+            yield option_of("priority", text, edit, *allow, more=_height(highest + 1, every), lost=every)
         text = f"{self.where} has room for it without {' and '.join(each.words for each in going)}: stop or move what is there"
         yield option_of("stop", text, *stop, more=_toll(gone, highest), lost=gone)
 
@@ -451,6 +452,11 @@ class _Going:
 def _toll(names: Sequence[str], highest: int) -> float:
     """How much it is that these lose their places, 0 to 1: first how many they are, then how high the highest of them is."""
     return (len(names) - 1 + highest / 101) / 20
+
+
+def _height(priority: int, names: Sequence[str] = ()) -> float:
+    """How much it is to have such a priority, 0 to 1: first how high it is, then how many give way."""
+    return (priority + min(len(names), 99) / 100) / ABOVE_ALL
 
 
 def _number(name: str) -> int:
