@@ -12,7 +12,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_p
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Change
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import edited
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.trials import Key, Trials, waiting_in
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.trials import Key, Trials, serving, waiting_in
 
 #: Work for the smallest plan that looks at all who wait together.
 ONE_PLAN: t.Final = 1_600
@@ -56,8 +56,10 @@ class AtOnce(Trials):
             work = ONE_PLAN + (waiting_in(problem) * sum(len(host.gpus) for host in problem.hosts)) ** 2 // 100
             able = self._given.previous != self.now.previous and work <= self._left_at_once
             self._left_at_once -= work if able else 0
-            then = {(place.service, place.replica) for place in make_plan(problem, words=False).placements} if able else set()
-            self._known_early[name] = (then, {f"{service}-{number}" for service, number in self.placed - then}) if able else None
+            made = make_plan(problem, words=False) if able else None
+            then = {(place.service, place.replica) for place in made.placements} if made else set()
+            lost = {f"{service}-{number}" for service, number in self.serving - serving(problem, made)} if made else set()
+            self._known_early[name] = (then, lost) if able else None
         return self._known_early[name]
 
     def _is_early(self, change: Change, early: _Early, wanted: Set[Key]) -> bool:

@@ -97,10 +97,13 @@ def by_hosts(search: Search, waiting: Collection[Key]) -> Iterator[tuple[Key, Ch
     known: _Hosts = {}
     places: _Places = {}
     kinds = _kinds(search, waiting)
+    # Nobody has to move or to give way where there is a host for each.
+    still = replace(search.now, quotas=search.books.without(teams), moves=0, preemption=False)
+    # What only a quota keeps from a GPU that is there needs no host.
+    there = _places(search, still) if teams and kinds and search.budget else {}
     for times in (1, 4) if search.budget else ():
         known = _known_hosts(search, kinds, times)
-        # Nobody has to move or to give way where there is a host for each.
-        places = _places(search, replace(_packed(search, known), quotas=search.books.without(teams), moves=0, preemption=False))
+        places = _packed(search, still, known, there)
         if all(kind.waiting <= places.keys() for kind in kinds):
             break
     all_ = _taken(known, places)
@@ -207,13 +210,18 @@ def _with(search: Search, known: _Hosts) -> Problem:
     return edited(search.now, [_more(known)])
 
 
-def _packed(search: Search, known: _Hosts) -> Problem:
-    """With these hosts, and no wish of those who wait to be spread over them: as few as it takes are looked for."""
-    found = _with(search, known)
-    packed = {
-        need.service: replace(need, rules=replace(need.rules, spread="pack")) for need in found.needs if need.service in search.missing
+def _packed(search: Search, problem: Problem, known: _Hosts, there: _Places) -> _Places:
+    """Places with these hosts, where those who wait do not wish to be spread over them: as few as it takes are looked for. ``there``: who
+    has which place without any of the hosts."""
+    needs = {
+        need.service: replace(need, rules=replace(need.rules, spread="pack")) for need in problem.needs if need.service in search.missing
     }
-    return replace(found, needs=tuple(packed.get(need.service, need) for need in found.needs))
+    problem = replace(problem, needs=tuple(needs.get(need.service, need) for need in problem.needs))
+    if not there:
+        return _places(search, edited(problem, [_more(known)]))
+    waiting = tuple(place for place in problem.previous if (place.service, place.replica) not in there)
+    solution = make_plan(edited(replace(problem, previous=(*waiting, *there.values())), [_more(known)]), trial=True)
+    return {(place.service, place.replica): place for place in solution.placements}
 
 
 def _places(search: Search, problem: Problem, trial: bool = True) -> dict[Key, Placement]:

@@ -14,7 +14,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_p
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Change, change_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import LOSERS, MOVES, WIDE, Option, eased, edited
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.trials import Key, waiting_in
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.trials import Key, serving, waiting_in
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_place
 
 #: The most that ``fleet_moves`` may be.
@@ -29,8 +29,8 @@ class Proved(AtOnce):
         # For seeing what changes do in the whole fleet, and not only where they are made.
         self.proving = budget // 4 if self.many else budget
         self.movers: list[str] = []
-        # By change, environment and priority: who has a place after it, and of them who had to leave another one.
-        self.held: dict[tuple[t.Any, ...], tuple[set[Key], list[str]]] = {}
+        # By change, environment and priority: who has a place after it, who serves no more, and who had to leave another place.
+        self.held: dict[tuple[t.Any, ...], tuple[set[Key], list[str], list[str]]] = {}
 
     def proved(self, need: Need, option: Option, targets: Sequence[int]) -> tuple[Change | None, set[int], list[str]]:
         """As :meth:`tried`, if it holds in the whole fleet; and who loses a place by it there."""
@@ -67,9 +67,9 @@ class Proved(AtOnce):
             solution = make_plan(problem, trial=self.many, words=False)
             now = {(place.service, place.replica) for place in solution.placements}
             forced = {(each.service, each.replica) for each in solution.displaced if each.way == "preempted"}
-            self.held[asked] = now, [f"{service}-{number}" for service, number in sorted(forced & now & self.placed)]
-        now, pushed = self.held[asked]
-        lost = [f"{service}-{number}" for service, number in sorted(self.placed - now)]
+            gone, pushed = self.serving - serving(problem, solution), forced & now & self.placed
+            self.held[asked] = (now, *([f"{service}-{number}" for service, number in sorted(who)] for who in (gone, pushed)))
+        now, lost, pushed = self.held[asked]
         wanted = {(need.service, number) for number in served}
         if not (set(lost) <= set(change.lost) and wanted <= now):
             return None
@@ -120,7 +120,8 @@ class Proved(AtOnce):
             return None
         places = {(place.service, place.replica): place for place in solution.placements}
         known = {(place.service, place.replica): place for place in problem.previous}
-        gone = [key for key in known if key in self.placed and key not in places and f"{key[0]}-{key[1]}" not in option.lost]
+        stay = serving(problem, solution)
+        gone = [key for key in known if key in self.serving and key not in stay and f"{key[0]}-{key[1]}" not in option.lost]
         now = {number for service, number in places if service == need.service and (service, number) not in self.placed}
         self.movers = sorted(place.name for key, place in places.items() if key in known and not same_place(place, known[key]))
         return None if gone or not set(targets) <= now else now

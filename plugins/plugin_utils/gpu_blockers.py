@@ -147,8 +147,11 @@ class Look:
             text = f"bring {self.where} back, which is {gpu.blocked}"
             yield Blocker("lost", (option_of("repair", text, Edit("gpu", gpu.uuid, "blocked", None)),))
         if gpu.drain is not None:
-            text = f"{self.where} is {gpu.drain.words}: {gpu.drain.remedy}"
-            yield Blocker(gpu.drain.cause, (option_of("release", text, Edit("gpu", gpu.uuid, "drain", None)),))
+            # Who serves on it because there is nowhere else would give way to a higher priority that may come again.
+            lower = [name for name in self.state.names() if self.scene.priority(name) < self.need.priority]
+            gone = lower if self.scene.problem.preemption else []
+            text = f"{self.where} is {gpu.drain.words}: {gpu.drain.remedy}{LOSERS if gone else ''}"
+            yield Blocker(gpu.drain.cause, (option_of("release", text, Edit("gpu", gpu.uuid, "drain", None), lost=gone),))
         if gpu.cordoned:
             text = f"{self.where} is cordoned: take it out of fleet_cordoned_gpus"
             yield Blocker("cordon", (option_of("uncordon", text, Edit("gpu", gpu.uuid, "cordoned", False)),))
@@ -416,10 +419,10 @@ class Look:
             if self.scene.problem.moves and highest > self.need.priority:
                 # As high as theirs it is high enough for them to move.
                 text = f"raise its priority to {highest}, and what is there may move for it"
-                yield option_of("priority", text, Edit("service", self.need.service, "priority", highest), more=_height(highest))
+                yield option_of("priority", text, Edit("service", self.need.service, "priority", highest), more=height(highest))
             text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}{LOSERS}"
             edit = Edit("service", self.need.service, "priority", highest + 1)
-            yield option_of("priority", text, edit, *allow, more=_height(highest + 1, every), lost=every)
+            yield option_of("priority", text, edit, *allow, more=height(highest + 1, every), lost=every)
         text = f"{self.where} has room for it without {' and '.join(each.words for each in going)}: stop or move what is there"
         yield option_of("stop", text, *stop, more=_toll(gone, highest), lost=gone)
 
@@ -454,7 +457,7 @@ def _toll(names: Sequence[str], highest: int) -> float:
     return (len(names) - 1 + highest / 101) / 20
 
 
-def _height(priority: int, names: Sequence[str] = ()) -> float:
+def height(priority: int, names: Sequence[str] = ()) -> float:
     """How much it is to have such a priority, 0 to 1: first how high it is, then how many give way."""
     return (priority + min(len(names), 99) / 100) / ABOVE_ALL
 

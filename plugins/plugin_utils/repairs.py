@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import typing as t
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.gpu_blockers import Look, Sizes
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.gpu_blockers import Look, Sizes, height
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_blockers import data_blockers, room_blockers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.likely_hosts import LikelyHosts
@@ -33,6 +33,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     ABOVE_ALL,
+    LOSERS,
     SELF,
     Blocker,
     Edit,
@@ -288,7 +289,17 @@ class Scene:
             text = f"leave 'keep_room' of {' and '.join(lost)} out, whose rollouts may then have to stop first on {host.host.name}"
             own = lost == (need.service,)
             out = option_of("keep_room" if own else "others_room", text, *edits)
-            yield Blocker("kept room", (out, *(self._modes_for_room(host, need) if own else ())))
+            yield Blocker("kept room", (out, *(self._modes_for_room(host, need) if own else self._above(need, lost))))
+
+    def _above(self, need: Need, services: Iterable[str]) -> Iterator[Option]:
+        """With preemption the room that lower priorities keep is there for a higher one."""
+        highest = max(self.needs[service].priority for service in services)
+        allow = () if self.problem.preemption else (Edit("fleet", "", "preemption", True),)
+        if allow and highest < need.priority:
+            yield option_of("preemption", f"allow fleet_preemption{LOSERS}", *allow, more=height(highest))
+        elif need.priority <= highest < 100:
+            text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}{LOSERS}"
+            yield option_of("priority", text, Edit("service", need.service, "priority", highest + 1), *allow, more=height(highest + 1))
 
     def _modes_for_room(self, host: HostState, need: Need) -> Iterator[Option]:
         """A GPU that nobody is on, given the mode that a rollout needs: it changes none itself."""

@@ -29,6 +29,13 @@ def waiting_in(problem: Problem) -> int:
     return max(sum(need.replicas for need in problem.needs) - len(problem.previous), 0) + 1
 
 
+def serving(problem: Problem, solution: Solution) -> set[Key]:
+    """Who serves in a plan: whoever has a place, and whoever has no better one than on a drained GPU and stays there."""
+    up = {host.name for host in problem.hosts if not host.down}
+    stay = (place for place in solution.waiting if place.host in up)
+    return {(place.service, place.replica) for place in (*solution.placements, *stay)}
+
+
 class Trials:
     """What is known of a solution, and trial plans of parts of it.
 
@@ -46,6 +53,7 @@ class Trials:
         self.scene = Scene(self.now, solution, leases)
         self.books = TeamBooks(self.now, self.scene)
         self.placed = {(place.service, place.replica) for place in solution.placements}
+        self.serving = serving(self.now, solution)
         self.missing: dict[str, int] = {}
         for each in solution.unplaced:
             self.missing[each.service] = self.missing.get(each.service, 0) + 1
