@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-PARTS = ("static", "replan", "churn", "plans", "whole_fleet", "small_fleet", "arrivals", "explanations", "metamorphic")
+PARTS = ("static", "replan", "churn", "plans", "whole_fleet", "small_fleet", "texts", "arrivals", "explanations", "metamorphic")
 
 
 def machine() -> dict[str, object]:

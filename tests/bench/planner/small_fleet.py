@@ -32,6 +32,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Workspace,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import told
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import why_here
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, gpu, host, l40s
 from planner.cold import cold
@@ -125,8 +126,9 @@ def crowd(services: int, gpus: int, seed: int) -> Problem:
 
 
 def planned_and_explained(problem: Problem) -> Solution:
-    """What the cold process does: a plan, and for each replica without a place the changes that would give it one."""
+    """What the cold process does: a plan, why each replica is where it is, and what would give those without a place one."""
     solution = make_plan(problem)
+    why_here(problem, solution)
     return told(solution, propose(problem, solution))
 
 
