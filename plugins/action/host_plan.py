@@ -21,7 +21,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import read_pla
 def host_plan(host: str, plans: str, manifests: str, given: t.Mapping[str, t.Any] | None = None) -> dict[str, t.Any]:
     """The result of the module, see its RETURN. Raises FleetError when a file is missing, damaged, or does not agree with the plan."""
     path = os.path.join(plans, f"{host}.yml")
-    text = to_text(given) if given else door.read_text_or_none(path)
+    text = to_text(given) if given else door.read_written(path)
     if text is None:
         return {"changed": False, "exists": False, "plan": None, "layout": [], "mps": [], "services": []}
     plan = read_plan(path, text).data

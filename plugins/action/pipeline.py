@@ -152,7 +152,7 @@ def _services(directory: str | None) -> dict[str, Service]:
 def _fleet_file(directory: str) -> tuple[str, str | None]:
     """(path, text) of what belongs to no host."""
     path = os.path.join(directory, f"{FLEET}.yml")
-    return path, door.read_text_or_none(path)
+    return path, door.read_written(path)
 
 
 def _unplaced(path: str, text: str | None) -> list[dict[str, t.Any]]:

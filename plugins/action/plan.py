@@ -78,7 +78,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
         return _answered(arguments)
     names = _names(arguments.get("explain") or ())
     fleet = os.path.join(plans, f"{FLEET}.yml")
-    last_fleet = door.read_text_or_none(fleet)
+    last_fleet = door.read_written(fleet)
     manifests, last_plans = door.read_texts(arguments["manifests"]), door.last_plans(plans, FLEET)
     planned = plan_fleet(
         manifests,

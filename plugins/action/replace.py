@@ -37,7 +37,7 @@ def run(arguments: Mapping[str, t.Any], check_mode: bool, diff: bool) -> dict[st
     texts = door.texts_below(arguments["inventory"], [plans, facts]) if arguments["inventory"] is not None and proposal.exchanges else []
     lines, rewritten = mentions(proposal.exchanges, texts)
     files = {os.path.join(plans, f"{name}.yml"): plan.text for name, plan in proposal.plans.items()}
-    before = {path: door.read_text_or_none(path) for path in [*files, *rewritten]}
+    before = {path: door.read_written(path) for path in [*files, *rewritten]}
     writes = arguments["write_inventory"]
     result: dict[str, t.Any] = {
         "changed": bool(files or (rewritten and writes)),

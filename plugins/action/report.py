@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET, read_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import read_policy
@@ -62,15 +63,16 @@ def read_inputs(arguments: Mapping[str, t.Any]) -> Inputs:
 
 def _plan(directory: str, host: str) -> Mapping[str, t.Any] | None:
     path = os.path.join(directory, f"{host}.yml")
-    text = door.read_text_or_none(path)
+    text = door.read_written(path)
     return None if text is None else read_plan(path, text).data
 
 
 def _unplaced(directory: str) -> list[Mapping[str, t.Any]]:
     path = os.path.join(directory, f"{FLEET}.yml")
-    if door.read_text_or_none(path) is None:
+    text = door.read_written(path)
+    if text is None:
         return []
-    located = door.read_yaml_file(path)
+    located = read_yaml(text, path)
     entries = located.data.get("unplaced") or []
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) and "service" in entry for entry in entries):
         raise located.error(("unplaced",), "not a list of services", "make the plan again with the plan playbook")

@@ -27,27 +27,29 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.vgpu_table import VgpuTable
 
 # No file of people or of ours comes near; what does was named by mistake.
+# Of what people write, of which nothing is larger; and of what was written here: all that is said of a very large fleet is long.
 MAX_BYTES = 8 * 1024 * 1024
+MAX_WRITTEN = 512 * 1024 * 1024
 _YAML = (".yml", ".yaml")
 
 DATA = Path(__file__).resolve().parent / "data"
 
 
-def read_text(path: str | os.PathLike[str]) -> str:
+def read_text(path: str | os.PathLike[str], most: int = MAX_BYTES) -> str:
     """Text of one file.
 
-    :raises FleetError: it is not there, cannot be read, is not UTF-8, or is larger than 8 MiB.
+    :raises FleetError: it is not there, cannot be read, is not UTF-8, or is larger than ``most`` bytes.
     """
     name = os.fspath(path)
     try:
         with open(name, "rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+            data = stream.read(most + 1)
     except FileNotFoundError as error:
         raise FleetError("no such file", file=name, hint="check the path") from error
     except OSError as error:
         raise FleetError(f"cannot be read: {error.strerror}", file=name, hint="check the path and its permissions") from error
-    if len(data) > MAX_BYTES:
-        raise FleetError("larger than 8 MiB", file=name, hint="name the YAML file that was meant")
+    if len(data) > most:
+        raise FleetError(f"larger than {most >> 20} MiB", file=name, hint="name the YAML file that was meant")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -58,6 +60,11 @@ def read_text(path: str | os.PathLike[str]) -> str:
 def read_text_or_none(path: str | os.PathLike[str]) -> str | None:
     """As :func:`read_text`, but ``None`` where there is no such file."""
     return read_text(path) if os.path.lexists(path) else None
+
+
+def read_written(path: str | os.PathLike[str]) -> str | None:
+    """As :func:`read_text_or_none`, of a file that this collection writes."""
+    return read_text(path, MAX_WRITTEN) if os.path.lexists(path) else None
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
@@ -184,7 +191,7 @@ def last_plans(directory: str, fleet: str) -> dict[str, tuple[str, str]]:
         return {}
     paths = (path for path in yaml_files(directory) if os.path.dirname(path) == directory.rstrip("/") and path.endswith(".yml"))
     names = {os.path.basename(path).removesuffix(".yml"): path for path in paths}
-    return {name: (path, read_text(path)) for name, path in names.items() if name != fleet}
+    return {name: (path, read_text(path, MAX_WRITTEN)) for name, path in names.items() if name != fleet}
 
 
 def write_text(path: str | os.PathLike[str], text: str, mode: int = 0o644) -> None:
@@ -266,14 +273,14 @@ def make_directory(path: str | os.PathLike[str]) -> None:
 
 def write_all(files: Mapping[str, str]) -> list[str]:
     """Write those files whose text differs from what is on the disk, all of them or none; returns their paths, sorted."""
-    changed = [path for path in sorted(files) if read_text_or_none(path) != files[path]]
+    changed = [path for path in sorted(files) if read_written(path) != files[path]]
     _replace((path, files[path], 0o644) for path in changed)
     return changed
 
 
 def put(files: Mapping[str, str], check_mode: bool, diff: bool) -> dict[str, t.Any]:
     """Write those whose text differs, unless in check mode; ``changed``, and with ``diff`` what Ansible shows of it, for the result."""
-    before = {path: read_text_or_none(path) for path in files}
+    before = {path: read_written(path) for path in files}
     if not check_mode:
         write_all(files)
     return {"changed": before != dict(files), **({"diff": diffs(files, before)} if diff else {})}

@@ -399,6 +399,16 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     assert error(door.read_texts, tmp_path / "x") == f"{tmp_path}/x: not a directory; create it, or name the right one"
 
 
+def test_what_was_written_here_is_read_again_however_long_it_is(tmp_path: Path) -> None:
+    """Pages and plans of very large fleets are longer than anything that people write."""
+    page, longer = tmp_path / "page.html", "x" * (door.MAX_BYTES + 1)
+    assert door.write_all({str(page): longer}) == [str(page)]
+    assert door.put({str(page): longer}, False, False) == {"changed": False}
+    assert door.put({str(page): "short"}, False, False) == {"changed": True}
+    (tmp_path / "gpu-1.yml").write_text(longer)
+    assert door.last_plans(str(tmp_path), "fleet") == {"gpu-1": (str(tmp_path / "gpu-1.yml"), longer)}
+
+
 def test_a_directory_that_cannot_be_listed_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def walk(root: str, onerror: t.Callable[[OSError], None]) -> t.Iterator[t.Any]:
         onerror(PermissionError(13, "Permission denied", f"{root}/secret"))
