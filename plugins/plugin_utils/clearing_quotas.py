@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-import itertools
-import operator
+import heapq
+from collections import defaultdict
 from collections.abc import Iterator
+from functools import partial
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.debtors import Level
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Displacement, Need, Placement
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit, counted
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit
 
 # How many may be the first to leave for one replica, on a small fleet.
 MOST_FIRST = 8
@@ -48,7 +50,7 @@ def clearings(draft: Draft, need: Need) -> Iterator[tuple[Displacement, dict[Key
 def _cleared(draft: Draft, need: Need, charge: Charge, lifted: dict[Key, Placement], lent: bool) -> Displacement | None:
     """Take away as many more as it takes; None when that cannot be. ``lent``: was what is gone already lent?"""
     while (debit := draft.fleet.books.refusal(need.team, charge)) is not None:
-        found = next(((owed, debtors[0][-1]) for owed in _owed(debit) if (debtors := _debtors(draft, need, owed))), None)
+        found = next(((owed, key) for owed in _owed(debit) for _priority, key in _debtors(draft, need, owed)), None)
         if found is None:
             return None
         lent = lent or found[0].lent
@@ -64,9 +66,12 @@ def _owed(debit: Debit) -> tuple[Debit, ...]:
 def _first_debtors(draft: Draft, need: Need, debit: Debit) -> list[Key]:
     """Who may leave first: one of each host and priority, on a large fleet the best alone."""
     found: dict[tuple[int, str], Key] = {}
-    for each in _debtors(draft, need, debit):
-        found.setdefault((each[0], draft.place_of(each[-1]).host), each[-1])
-    return list(found.values())[: MOST_FIRST if draft.problem.is_small else 1]
+    most = MOST_FIRST if draft.problem.is_small else 1
+    for priority, key in _debtors(draft, need, debit):
+        found.setdefault((priority, draft.place_of(key).host), key)
+        if len(found) == most:
+            break
+    return list(found.values())
 
 
 def charges_of(draft: Draft, need: Need) -> list[Charge]:
@@ -74,54 +79,40 @@ def charges_of(draft: Draft, need: Need) -> list[Charge]:
     return draft.fleet.charges(need) if draft.fleet.books.tight(need.team, need.count) else []
 
 
-def _debtors(draft: Draft, need: Need, debit: Debit) -> list[tuple[int, bool, bool, int, int, Key]]:
-    """Whose place counts against a limit and may be taken away: the lowest priority first, of those the one that is enough, and that has
-    what is asked for."""
+def _debtors(draft: Draft, need: Need, debit: Debit) -> Iterator[tuple[int, Key]]:
+    """Whose place counts against a limit and may be taken away, and their priorities: the lowest first, of those the one that is enough,
+    and that has what is asked for."""
     books = draft.fleet.books
     if not debit.lent and not draft.problem.preemption:
-        return []
+        return
     teams = books.teams(books.workspace(need.team)) if debit.lent or debit.workspace else (need.team,)
     if debit.lent:
         teams = [team for team in teams if team != need.team and books.borrows(team, debit.key)]
     # Of equal priority only what was borrowed goes back.
     below = need.priority + (1 if debit.lent else 0)
-    found = []
-    for priority, name, charge in itertools.chain.from_iterable(_charged_below(draft, team, below) for team in teams):
-        service, much = key_of(name)[0], counted(charge, debit.key)
-        if (
-            much
-            and service != need.service
-            and service not in need.rules.together
-            and (key := draft.movable(name, leaving=True)) is not None
-            and draft.takes_along(service) < below
-        ):
-            size = much if much >= debit.short else -much
-            found.append(
-                (
-                    priority,
-                    much < debit.short,
-                    draft.problem.is_small and _is_other(draft, need, key),
-                    size,
-                    draft.needs[service].move_cost,
-                    key,
-                )
-            )
-    return sorted(found)
+    levels: dict[int, list[Level]] = defaultdict(list)
+    for team in teams:
+        for priority, level in draft.debtors(team, debit.key, below):
+            levels[priority].append(level)
+    for priority, several in sorted(levels.items()):
+        enough = heapq.merge(*(level.enough(debit.short) for level in several))
+        too_little = heapq.merge(*(level.too_little(debit.short) for level in several), key=lambda each: (-each.much, each))
+        for debts in (enough, too_little):
+            keys = (debt.key for debt in debts if _may_go(draft, need, debt.key, below))
+            if draft.problem.is_small:
+                keys = iter(sorted(keys, key=partial(_is_other, draft, need)))
+            yield from ((priority, key) for key in keys)
+
+
+def _may_go(draft: Draft, need: Need, key: Key, below: int) -> bool:
+    """May its place be taken away for this need, and for nobody who is as high?"""
+    service = key[0]
+    if service == need.service or service in need.rules.together or draft.movable(f"{service}-{key[1]}", leaving=True) is None:
+        return False
+    return draft.takes_along(service) < below
 
 
 def _is_other(draft: Draft, need: Need, key: Key) -> bool:
     """Are its GPUs of a board that the need cannot use?"""
     place = draft.place_of(key)
     return not all(state.serves(need) for state in draft.fleet.hosts[place.host].usable(place.gpus))
-
-
-def _charged_below(draft: Draft, team: str, priority: int) -> Iterator[tuple[int, str, Charge]]:
-    """(Priority, name, charge) of all that a team has below a priority, the lowest first."""
-    charged = draft.fleet.books.charged(team)
-    if not charged:
-        return
-    known = draft.fleet.books.known_alone(team)
-    if "by priority" not in known:
-        those = ((draft.needs[key_of(name)[0]].priority, name, charge) for name, charge in charged.items())
-        known["by priority"] = sorted(those, key=operator.itemgetter(0))
-    yield from itertools.takewhile(lambda each: each[0] < priority, known["by priority"])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.debtors import Debtors, Level
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import room_question, taken_from
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import (
@@ -35,6 +36,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Placement,
     Problem,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Key as Limited
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState, take
 
 Key = tuple[str, int]
@@ -70,6 +72,7 @@ class Draft:
         self.drained: frozenset[Key] = frozenset()
         self.kept: dict[Key, Placement] = {}
         self.begun = 0
+        self._debtors = Debtors(fleet.books, self.needs)
         self.displaced: dict[Key, tuple[str, Displacement]] = {}
         self.freed = False
         # Where places were given back, and by which team; and for which kinds of needs there was no place, after how many of these.
@@ -406,6 +409,11 @@ class Draft:
         if place is None or self.needs[key[0]].adopted or place.host not in self.fleet.hosts:
             return None
         return key if needed or not needed_there(self.fleet, self.needs, place) else None
+
+    def debtors(self, team: str, limit: Limited, priority: int) -> list[tuple[int, Level]]:
+        """Those of a team below a priority who have anything of what a limit counts and whose place may be taken away, also where others
+        have to have them beside them, the lowest priority first."""
+        return self._debtors.below(team, limit, priority, partial(self.movable, needed=True, leaving=True))
 
     def takes_along(self, service: str) -> int:
         """The highest priority of those who would go if one replica of the service went, for it is ``all_or_nothing`` and they go together

@@ -9,11 +9,10 @@ import typing as t
 from collections.abc import Collection, Mapping, Set
 from dataclasses import replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key, key_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Drain, Need, Placement, Problem
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import counted
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState, unseen_charge
 
 
@@ -102,23 +101,12 @@ def _keep_before_lower(draft: Draft, need: Need, place: Placement) -> None:
     debit = None if host is None else books.refusal(need.team, host.charge(need, place))
     if debit is None:
         return
-    lower = []
-    for name, charge in books.charged(need.team).items():
-        key, much = key_of(name), counted(charge, debit.key)
-        owner = draft.needs[key[0]]
-        if (
-            much
-            and owner.priority < need.priority
-            and not owner.adopted
-            and key in draft.placed
-            and draft.placed[key].host in draft.fleet.hosts
-        ):
-            lower.append((owner.priority, key, much))
-    if sum(much for _priority, _key, much in lower) < debit.short:
+    lower = draft.debtors(need.team, debit.key, need.priority)
+    if sum(level.much for _priority, level in lower) < debit.short:
         return
     mark = draft.mark()
     gone: list[Key] = []
-    for _priority, key, _much in sorted(lower):
+    for key in [key for _priority, level in lower for key in sorted(debt.key for debt in level.debts)]:
         draft.lift(key)
         gone.append(key)
         if keep(draft, need, place):

@@ -56,7 +56,7 @@ class Books:
         self._used: dict[str, dict[Key, int]] = {team: dict.fromkeys(self._keys_of(team), 0) for team in self._quotas}
         self._charged: dict[str, tuple[str, Charge]] = {}
         self._names: dict[str, dict[str, Charge]] = {team: {} for team in self._quotas}
-        self._own: dict[str, dict[object, t.Any]] = {team: {} for team in self._quotas}
+        self._changed: dict[str, list[str]] = {team: [] for team in self._quotas}
         # What was answered to each team, until something changes that counts for it: in its workspace, or where it has none, for itself.
         # Changes are only counted there, because in a workspace of hundreds of teams most are never asked between two of them.
         self._answers: dict[str, tuple[int, dict[object, t.Any]]] = {team: (0, {}) for team in self._quotas}
@@ -135,6 +135,7 @@ class Books:
         if team in self._used:
             self._charged[name] = (team, charge)
             self._names[team][name] = charge
+            self._changed[team].append(name)
             self._add(team, charge, 1)
 
     def book_as(self, other: Books, names: Iterable[str]) -> bool:
@@ -147,6 +148,7 @@ class Books:
             if team in every:
                 self._charged[name] = taken
                 self._names[team][name] = charge
+                self._changed[team].append(name)
                 every[team] += charge
         for team, charges in every.items():
             self._add(team, tuple(charges), 1)
@@ -157,6 +159,7 @@ class Books:
         found = self._charged.pop(name, None)
         if found is not None:
             del self._names[found[0]][name]
+            self._changed[found[0]].append(name)
             self._add(*found, -1)
         return found
 
@@ -164,13 +167,13 @@ class Books:
         """What each replica of a team has taken, by name."""
         return self._names.get(team, {})
 
+    def changed(self, team: str) -> Sequence[str]:
+        """For whoever remembers what a team has: one after the other the replicas that took something, or gave it back."""
+        return self._changed.get(team, ())
+
     def teams(self, space: str | None) -> Sequence[str]:
         """The teams of a workspace."""
         return () if space is None else self._members.get(space, ())
-
-    def known_alone(self, team: str) -> dict[object, t.Any]:
-        """As :meth:`known`, until something changes that counts for the team itself, whatever the others of its workspace have."""
-        return self._own[team]
 
     def known(self, team: str) -> dict[object, t.Any]:
         """What was answered to a team, by question, until something changes that counts for it. Of a team with limits (:meth:`limited`)."""
@@ -191,7 +194,6 @@ class Books:
                 self._sums[(space, key)] = [
                     every - old + new for every, old, new in zip(self._sums[(space, key)], before, now, strict=True)
                 ]
-        self._own[team] = {}
         self._changes[self._shared[team]] += 1
 
     def _amounts(self, team: str, charge: Charge) -> dict[Key, int]:
