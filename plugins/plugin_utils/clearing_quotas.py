@@ -98,7 +98,7 @@ def _debtors(draft: Draft, need: Need, debit: Debit) -> Iterator[tuple[int, Key]
         enough = heapq.merge(*(level.enough(debit.short) for level in several))
         too_little = heapq.merge(*(level.too_little(debit.short) for level in several), key=lambda each: (-each.much, each))
         for debts in (enough, too_little):
-            keys = (debt.key for debt in debts if _may_go(draft, need, debt.key, below))
+            keys: Iterator[Key] = (debt.key for debt in debts if _may_go(draft, need, debt.key, below))
             if draft.problem.is_small:
                 keys = iter(sorted(keys, key=partial(_is_other, draft, need)))
             yield from ((priority, key) for key in keys)

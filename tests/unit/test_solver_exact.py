@@ -30,7 +30,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import exact, 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.together import Together
 from ansible_collections.gpuops.fleet.tests.bench.planner import metamorphic_world
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
-from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, problem, where, wired
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem, where, wired
 from planner import metamorphic
 
 BIG = 30000  # a 3g.40gb: 40192 MiB
@@ -161,7 +161,7 @@ def test_a_fleet_that_is_too_large_or_keeps_room_is_left_to_the_program_for_equa
     assert found(replace(given, needs=(replace(given.needs[0], keep_room=True), *given.needs[1:]))) is None
     monkeypatch.setattr(exact, "MOST_SETS", 0)
     assert found(replace(given, needs=(need("whole", "exclusive"),))) is None
-    monkeypatch.setattr(exact, "MOST_COLUMNS", 10)
+    monkeypatch.setattr(exact, "MOST_COLUMNS", 3)
     assert found(given) is None
     asked: list[int] = []
     plain = together.plan_together
@@ -172,7 +172,7 @@ def test_a_fleet_that_is_too_large_or_keeps_room_is_left_to_the_program_for_equa
 
 def test_a_large_program_is_solved_for_who_is_served_only(monkeypatch: pytest.MonkeyPatch) -> None:
     given = problem([host(gpu(0), gpu(1))], [need(f"s{number}", memory_mib=BIG) for number in range(6)])
-    monkeypatch.setattr(exact, "MANY_COLUMNS", 10)
+    monkeypatch.setattr(exact, "MANY_COLUMNS", 3)
     answer = found(given)
     assert answer is not None
     assert (len(answer.hints), dict(answer.most)) == (4, {50: 4})
@@ -220,3 +220,77 @@ def test_gpus_that_are_alike_are_chosen_in_a_row_and_others_in_every_way() -> No
     # As many of either kind as there can be, and those that follow each other.
     assert {(0, 1, 2), (3, 12, 13)} <= set(numbers)
     assert (0, 2, 3) not in numbers
+
+
+def test_however_many_wait_it_is_found_how_many_of_them_can_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 991 on HiGHS refused how near to the best it was to come, and the answer was none."""
+    monkeypatch.setattr(exact, "MANY_COLUMNS", 1)
+    answer = found(problem([host(*(gpu(number) for number in range(4)))], [need(f"s{number}", replicas=500) for number in range(2)]))
+    assert answer is not None
+    assert answer.most == {50: 28}
+
+
+@pytest.mark.parametrize("names", list(itertools.permutations("abc")))
+def test_services_that_ask_for_other_ports_are_of_no_one_kind(names: tuple[str, ...]) -> None:
+    """The first of a kind spoke for all: where it wanted two ports and the host has two, nobody else had any, and that was "proven"."""
+    ports = [(("x", None), ("y", None)), (), ()]
+    needs = [need(name, "exclusive", ports=each) for name, each in zip(names, ports, strict=True)]
+    given = problem([host(*(l40s(number) for number in range(3)), ports=(18_000, 18_001))], needs)
+    answer = found(given)
+    assert answer is not None
+    assert answer.most == {50: 3}
+    assert len(placed(given)) == 3
+
+
+@pytest.mark.parametrize("seed", [14, 16, 23, 27])
+def test_names_do_not_decide_how_many_are_served_where_ports_are_few(seed: int) -> None:
+    chance = random.Random(seed)
+    hosts = tuple(
+        host(
+            *(l40s(number, name) for number in range(chance.choice([2, 3]))),
+            name=name,
+            ports=tuple(range(18_000, 18_000 + chance.choice([1, 2, 3]))),
+            capacity=Resources(chance.choice([6, 8, 9, 10])),
+        )
+        for name in ("h1", "h2")
+    )
+    asked = [
+        {"resources": Resources(chance.choice([2, 3, 4, 5])), "ports": chance.choice([0, 0, 1, 2]), "priority": chance.choice([50, 50, 90])}
+        for _service in range(chance.choice([5, 6, 7]))
+    ]
+    served = set()
+    for turn in (1, -1):
+        needs = [
+            need(f"s{number}", "exclusive", **{**each, "ports": tuple((f"p{port}", None) for port in range(each["ports"]))})
+            for number, each in enumerate(asked[::turn])
+        ]
+        priorities = {each.service: each.priority for each in needs}
+        served.add(tuple(sorted(priorities[name.rpartition("-")[0]] for name in placed(Problem(hosts, tuple(needs))))))
+    assert len(served) == 1
+
+
+def test_services_of_one_replica_are_no_crowd_that_wants_to_be_apart() -> None:
+    """They are counted together, and whoever is alone has nobody to be apart from: fewer GPUs are opened."""
+    answer = found(problem([host(gpu(0, name), name=name) for name in ("h1", "h2", "h3")], [need(f"s{number}") for number in range(5)]))
+    assert answer is not None
+    assert len({hint.gpus for hint in answer.hints.values()}) == 1
+    together_ = found(problem([host(gpu(0, name), name=name) for name in ("h1", "h2", "h3")], [need("s", replicas=5)]))
+    assert together_ is not None
+    assert len({hint.gpus for hint in together_.hints.values()}) == 3
+
+
+def two_sizes(*small: bool) -> Problem:
+    """One that wants a GPU and one that wants two, on a host that has two, of which some report less (they have ECC), and on another."""
+    several = [l40s(number, memory_mib=46_068 if each else 49_140) for number, each in enumerate(small)]
+    hosts = [host(*several, modes=("whole",)), *(host(l40s(0, f"h{turn}"), name=f"h{turn}", modes=("whole",)) for turn in (2, 3))]
+    needs = [need("one", "exclusive", priority=90), need("two", "exclusive", priority=50, count=2), need("old", "exclusive")]
+    return problem(hosts, needs, [place("old", "0", on="h3", mode="whole")])
+
+
+@pytest.mark.parametrize("columns", [0, exact.MOST_COLUMNS])
+@pytest.mark.parametrize("small", list(itertools.product([False, True], repeat=2)))
+def test_gpus_of_one_board_that_report_several_sizes_are_given_together(
+    small: tuple[bool, ...], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exact, "MOST_COLUMNS", columns)
+    assert set(placed(two_sizes(*small))) == {"one-1", "two-1", "old-1"}

@@ -31,6 +31,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import NO_SOLVER, proof_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import exact, program, together
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.alike import classes_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import stand
 from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
@@ -289,7 +290,7 @@ def test_the_order_in_which_a_host_names_its_modes_changes_nothing() -> None:
         modes, sharing = ("mig", "shared", "whole")[::turn], ("mps", "time-slice")[::turn]
         hosts = [host(l40s(0, name), name=name, modes=modes, sharing=sharing) for name in ("h1", "h2")]
         hosts[1] = replace(hosts[1], modes=("mig", "shared", "whole"))
-        found.append(together._classes(list(Fleet(problem(hosts, ())).hosts.values()), []))
+        found.append(classes_of(list(Fleet(problem(hosts, ())).hosts.values()), []))
     assert [len(each) for each in found] == [1, 1]
 
 
@@ -374,3 +375,23 @@ def test_where_somebody_gave_way_it_is_proven_of_who_is_left_over(
     assert [each.name for each in solution.placements] == ["bb-1"]
     assert [each.way for each in solution.displaced] == ["preempted"]
     assert solution.proof == Proof(more, None, program.version())
+
+
+@pytest.mark.parametrize("sizes", sorted(set(itertools.permutations((46_068, 49_140, 49_140)))))
+def test_each_gpu_of_a_replica_has_at_least_what_it_needs_and_no_more_than_others_need(sizes: tuple[int, ...]) -> None:
+    """Boards of one host that report two sizes: who needs a large one has one, and the two others are a pair."""
+    given = problem(
+        [host(*(l40s(number, memory_mib=size) for number, size in enumerate(sizes)), modes=("whole",))],
+        [need("big", "exclusive", 47_000), need("any", "exclusive", 40_000, count=2)],
+    )
+    fleet = begin(given).fleet
+    found = together.plan_together(fleet, everybody(given), {})
+    assert found is not None
+    assert found.most == {50: 2}
+    large = {state.gpu.uuid for state in fleet.hosts["h1"].gpus if state.gpu.memory_mib > 47_000}
+    assert set(found.hints["big", 1].gpus) < large
+    assert len({*found.hints["big", 1].gpus, *found.hints["any", 1].gpus}) == 3
+    more = replace(given, needs=(replace(given.needs[0], replicas=3), given.needs[1]))
+    found = together.plan_together(fleet, everybody(more), {})
+    assert found is not None
+    assert found.most == {50: 2}

@@ -23,22 +23,25 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import apart, j
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, share_charge, whole_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.alike import Waiting, kinds_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.exact_places import Board, Spot, places
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Key, Kind
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, SolverError, available
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.quota_rows import limit_teams
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.together import Together, Waiting, acceptable, additions, kinds_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.together import Together, acceptable, additions
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
-# A program with more columns than this is left to together.py, and so are more replicas times GPUs (it would have more columns), and a host
-# with more ways than these to choose a replica's GPUs (where all of them would be many, GPUs that are alike are chosen in a row only). One
-# with many columns finds how many can be served, and leaves as many as it can where they are; nothing else is made better about a plan
+# A program with more columns is left to together.py.
+MOST_COLUMNS = 20_000
+# So are more replicas times GPUs: a program of these would have more columns.
+MOST_PAIRS = 100_000
+# One with more columns finds how many can be served, and leaves as many as it can where they are; nothing else is made better about a plan
 # then. It is not branched, and ends with the first priority of which it does not find the most at once: a second look costs seconds and
 # hardly ever brings a replica.
-MOST_COLUMNS = 20_000
-MOST_PAIRS = 100_000
 MANY_COLUMNS = 3_000
+# Where there are more ways to choose a replica's GPUs, of GPUs that are alike only such as follow each other are chosen.
 MOST_COMBINATIONS = 100
+# A host with more ways than these is left to together.py, too.
 MOST_SETS = 1_000
 # Counts are whole numbers: what is less than one away from the bound is the best.
 _WORK = Limits(absolute=0.99, nodes=100, iterations=60_000, plain=True)
@@ -46,7 +49,7 @@ _WORK = Limits(absolute=0.99, nodes=100, iterations=60_000, plain=True)
 MOST_WORK = 15_000
 _ABOUT = Limits(gap=0.25, nodes=1, iterations=60_000, brief=True)
 _BLUR = 1e-6
-# What one more replica that is served is worth in replicas that are where they were.
+# What one more replica that is served is worth in replicas that are where they were, at least.
 _ONE = 1_000.0
 _AMOUNTS = ("cpus", "memory", "shm", "disk")
 # Of whatever is counted, column -> how much of it one replica there is.
@@ -125,6 +128,9 @@ class _Exact:
             if (place := before.get((need.service, replica))) is not None:
                 self._had[place.host].update(port for _name, port in place.ports)
         self.kinds = kinds_of(waiting, fleet, must, partial(_counts_alone, fleet))
+        self._members = sum(len(kind.members) for kind in self.kinds)
+        # All who are where they were are never worth as much as one who is served.
+        self._one = max(_ONE, 2.0 * self._members)
         self.spots: list[Spot] = []
         self.boards: dict[str, Board] = {}
         # What the later aims count: (column, how much).
@@ -368,7 +374,7 @@ class _Exact:
                 best = self._best(columns, found) if small else self._most(columns, found, known)
                 found = _solution(best)
                 served = round(-_sum(dict(columns), found))
-                most[priority] = int(_BLUR - best.bound / (1 if small else _ONE))
+                most[priority] = int(_BLUR - best.bound / (1 if small else self._one))
                 better |= served > reached[priority]
                 if served < most[priority] and not small:
                     break
@@ -379,11 +385,10 @@ class _Exact:
         return Together(places(self.boards, self.spots, found), most, None, better=True, small=False)
 
     def _most(self, columns: _Takes, found: _Values, known: Iterable[int]) -> Outcome:
-        """As many as can be, each worth :data:`_ONE`. ``known``: where others have been placed well; who is there too is worth a little."""
+        """As many as can be. ``known``: where others have been placed well; who is there too is worth a little."""
         there = {spot.column for spot in self.spots}.intersection(known)
-        near = sum(len(kind.members) for kind in self.kinds)
-        aim = [*((column, much * _ONE) for column, much in columns), *((column, -1.0) for column in sorted(there))]
-        return self._best(aim, found, replace(_WORK, absolute=0.99 * _ONE - near, nodes=1))
+        aim = [*((column, much * self._one) for column, much in columns), *((column, -1.0) for column in sorted(there))]
+        return self._best(aim, found, replace(_WORK, absolute=0.99 * self._one - self._members, nodes=1))
 
     def _aims(self, found: _Values) -> _Values:
         """What else makes a plan a better one, as docs/planner.md has it, one aim after the other."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import typing as t
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -23,7 +23,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MPS, TIME_SLICE, Hint, Need, Sharing
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, share_charge, whole_charge
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.equal_hosts import capacity, places_of, served
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.alike import Waiting, classes_of, kinds_of, size_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.equal_hosts import places_of, served
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import (
     Counts,
     Group,
@@ -44,12 +45,11 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import
     numpy,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.quota_rows import limit_teams
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Floats
 
-Waiting = Sequence[tuple[Need, int]]
 Answer = t.TypeVar("Answer")
 
 # More mixes of sharers of one GPU than these are not looked at one by one.
@@ -124,7 +124,7 @@ def most_served(fleet: Fleet, waiting: Waiting) -> Mapping[int, int] | None:
 def _asked(
     fleet: Fleet, waiting: Waiting, must: Collection[Key], question: Callable[[_Model], Answer], *, sizes: bool = False
 ) -> Answer | None:
-    """What a program says, if there can be one and it has an answer. ``sizes``: as for :func:`_classes`."""
+    """What a program says, if there can be one and it has an answer. ``sizes``: as for :func:`classes_of`."""
     if not available() or not waiting:
         return None
     try:
@@ -161,9 +161,9 @@ class _Model:
         asked = {(kind.need.environment, kind.need.data_class): kind.need for kind in self.kinds}
         up = [host for host in fleet.hosts.values() if not host.host.down]
         hosts = [host for host in up if any(host.host.admits(need) for need in asked.values())]
-        self.classes = _classes(hosts, self.kinds, sizes=sizes)
+        self.classes = classes_of(hosts, self.kinds, sizes=sizes)
         # The classes with hosts on which nobody is yet, and which can give more than others: are there any?
-        self._mixed = {id(each) for each in self.classes if len({_size(host) for host in each.hosts} - {None}) > 1}
+        self._mixed = {id(each) for each in self.classes if len({size_of(host) for host in each.hosts} - {None}) > 1}
         self.mixed = bool(self._mixed)
         self.groups = [group for each in self.classes for group in each.groups]
         # What :meth:`_room` found.
@@ -478,65 +478,6 @@ def acceptable(state: GpuState, need: Need) -> tuple[str, ...]:
 def _whole(value: float) -> int:
     """A bound on a count, which is a whole number."""
     return int(value + _BLUR)
-
-
-def kinds_of(waiting: Waiting, fleet: Fleet, must: frozenset[Key], alone: Callable[[Need], bool] | None = None) -> list[Kind]:
-    """Equal needs together. Where a rule or a port by number names services, each service is a kind of its own; and where ``alone``."""
-    found: dict[t.Any, Kind] = {}
-    order = sorted((-need.priority, (need.service, replica) not in must, need.service, replica) for need, replica in waiting)
-    needs = {need.service: need for need, _replica in waiting}
-    for _priority, _later, service, replica in order:
-        need = needs[service]
-        rules, asked = need.rules, any(port is not None for _name, port in need.ports)
-        limited = rules.max_per_host is not None or rules.max_per_gpu is not None
-        own = need.service if asked or limited or (alone is not None and alone(need)) else ""
-        bars = tuple(sorted((place, no.reason) for place, no in need.bars.items()))
-        key = (
-            need.environment, need.data_class, need.isolation, need.memory_mib, need.priority, need.count, need.profile, need.compute,
-            need.sharing, need.models, need.not_models, need.nvlink, need.resources, len(need.ports), bars, own,
-            need.team if fleet.books.limited(need.team) else "",
-        )  # fmt: skip
-        found.setdefault(key, Kind(need, [])).members.append((need, replica))
-    return list(found.values())
-
-
-def _classes(hosts: Sequence[HostState], kinds: Sequence[Kind], *, sizes: bool = False) -> list[HostClass]:
-    """Hosts with equal kinds of GPUs together, however many of each. ``sizes``: those on which nobody is yet only with others that have as
-    many and can give as much."""
-    barred = sorted({place for kind in kinds for place in kind.need.bars})
-    asked = {kind.need.data_class for kind in kinds}
-    found: dict[t.Any, list[HostState]] = {}
-    for host in hosts:
-        one = host.host
-        classes = tuple(sorted(asked.intersection(one.data_classes)))
-        modes, sharing = tuple(sorted(one.modes)), tuple(sorted(one.sharing))
-        policy = (one.environment, classes, modes, sharing, one.shared_max, one.shared_reserve_mib, one.shared_compute)
-        # The gate speaks of hosts by name.
-        gate = one.name if any(name == one.name for name, _board in barred) else ""
-        content = tuple(sorted({_likeness(state) for state in host.gpus}, key=repr))
-        found.setdefault((policy, gate, content, _size(host) if sizes else None), []).append(host)
-    return [HostClass(each, _groups(each)) for each in found.values()]
-
-
-def _size(host: HostState) -> tuple[int, ...] | None:
-    """What a host on which nobody is yet can give, but for little; None of any other."""
-    return None if host.replicas else (*capacity(host), len(host.gpus))
-
-
-def _likeness(state: GpuState) -> tuple[t.Any, ...]:
-    gpu = state.gpu
-    return (
-        gpu.board, gpu.memory_mib, gpu.geometry, gpu.mig, gpu.blocked, gpu.closed, gpu.pin, gpu.outsiders, gpu.instances, gpu.mps_clients,
-        state.mode, state.sharing, state.fixed, state.spare, state.memory_free, state.compute_free, len(state.tenants),
-    )  # fmt: skip
-
-
-def _groups(hosts: Sequence[HostState]) -> list[Group]:
-    found: dict[t.Any, Group] = {}
-    for host in hosts:
-        for state in host.gpus:
-            found.setdefault(_likeness(state), Group([])).states.append(state)
-    return list(found.values())
 
 
 def shares(memory_mib: int, compute: float, most: int, shapes: tuple[Shape, ...]) -> tuple[Counts[Shape], ...] | None:
