@@ -231,4 +231,13 @@ def test_a_fleet_in_all_states_at_once_is_within_one_of_its_bounds(seed: int, ca
     plan = replan(Gpus.of(LARGE, states), {profile.name: 9 for profile in LARGE.profiles}, cap)
     assert plan.unserved == {}
     assert plan.gpus <= np.ceil(plan.gpus_bound - 1e-6) + 1
-    assert plan.moves <= plan.moves_bound + 1
+    assert plan.moves <= plan.cost_bound + 1
+
+
+def test_as_how_many_moves_a_plan_counts_is_said_beside_how_many_there_are() -> None:
+    """The bound is one of what moves count, which is more than there are where each counts 7."""
+    states = [LARGE.state_of([Slice(0, "1g.10gb")])] * 2
+    plan = replan(Gpus.of(LARGE, states, costs=[[7] * len(LARGE.slots)] * 2), {}, cap=10)
+    assert (plan.gpus, plan.moves, plan.cost, plan.cost_bound) == (1, 1, 7, 7)
+    plan = replan(Gpus.of(LARGE, states), {}, cap=10)
+    assert (plan.moves, plan.cost, plan.cost_bound) == (1, 1, 1)

@@ -87,9 +87,10 @@ class Replan:
     """What becomes of the GPUs, and how far from the best that can be at most.
 
     ``kept`` and ``after``: for each GPU the state that stays and the state in the end; ``shifts``: what moves and what is new.
-    ``gpus`` are open in the end; no plan within the cap that serves as many slices has fewer than ``gpus_bound``. ``moves``: of slices that
-    were not forced to; no plan with so many GPUs has fewer than ``moves_bound``. With the goal ``moves`` it is the other way round.
-    ``forced``: moves off lost GPUs. ``unserved``: slices without a place, by profile; no plan has fewer than ``unserved_bound``.
+    ``gpus`` are open in the end; no plan within the cap that serves as many slices has fewer than ``gpus_bound``. ``moves``: how many
+    slices move that were not forced to; ``cost``: as how many moves these count, which is as many where no costs were given; no plan with
+    so many GPUs has less than ``cost_bound``. With the goal ``moves`` it is the other way round. ``forced``: moves off lost GPUs.
+    ``unserved``: slices without a place, by profile; no plan has fewer than ``unserved_bound``.
     """
 
     kept: Ints
@@ -98,7 +99,8 @@ class Replan:
     gpus: int
     gpus_bound: float
     moves: int
-    moves_bound: float
+    cost: int
+    cost_bound: float
     forced: int
     unserved: Mapping[str, int]
     unserved_bound: float
@@ -132,7 +134,7 @@ def replan(
 class _Bounds:
     unserved: float
     gpus: float
-    moves: float
+    cost: float
 
 
 class _Model:
@@ -285,7 +287,7 @@ def _expand(gpus: Gpus, model: _Model, kept_counts: Ints, more_counts: Ints, bou
         joins = numpy.flatnonzero(columns.room == number)
         which = numpy.repeat(joins, more_counts[joins])
         _join(model, target, here[: len(which)], which)
-    return _assigned(gpus, model, kept, target, bounds)
+    return _assigned(gpus, model, kept, target, int(model.moved[: len(kept_counts)] @ kept_counts), bounds)
 
 
 def _join(model: _Model, target: Ints, here: Ints, which: Ints) -> None:
@@ -295,7 +297,7 @@ def _join(model: _Model, target: Ints, here: Ints, which: Ints) -> None:
     target[here] = numpy.asarray(after, dtype=numpy.int64)[member.ravel()]
 
 
-def _assigned(gpus: Gpus, model: _Model, kept: Ints, target: Ints, bounds: _Bounds) -> Replan:
+def _assigned(gpus: Gpus, model: _Model, kept: Ints, target: Ints, cost: int, bounds: _Bounds) -> Replan:
     """Who takes which of the places that are there: what runs takes those that are free at once, what is new may wait for the others."""
     patterns = gpus.patterns
     memory: dict[int, int] = {state: model.additions.memory(state) for state in numpy.unique(gpus.states).tolist()}
@@ -324,7 +326,7 @@ def _assigned(gpus: Gpus, model: _Model, kept: Ints, target: Ints, bounds: _Boun
     shifts = Shifts(*(numpy.concatenate(each) for each in zip(*rows, strict=True)))
     forced = int(model.forced.sum())
     moves = int(sum(len(left_from[column][0]) for column in range(len(patterns.profiles)))) - forced
-    return Replan(kept, after, shifts, int((after != 0).sum()), bounds.gpus, moves, bounds.moves, forced, unserved, bounds.unserved)
+    return Replan(kept, after, shifts, int((after != 0).sum()), bounds.gpus, moves, cost, bounds.cost, forced, unserved, bounds.unserved)
 
 
 def _slots(patterns: Patterns, states: Ints) -> list[tuple[Ints, Ints, Ints]]:

@@ -108,7 +108,7 @@ def work(
             after.gpus[one], after.starts[one] = gpu, start
     return {
         "services": vars(after), "added": added, "gpus": answer.gpus, "gpus_bound": answer.gpus_bound, "moves": answer.moves,
-        "moves_bound": answer.moves_bound, "forced": answer.forced, "unserved": dict(answer.unserved),
+        "moves_bound": answer.cost_bound, "forced": answer.forced, "unserved": dict(answer.unserved),
     }  # fmt: skip
 
 
