@@ -95,7 +95,8 @@ class Cutter:
         """Names of the profiles that serve a need. Without a name, only plain ones: engines of others are left to who asks for them."""
         key = (memory_mib, compute, name)
         if key not in self._acceptable:
-            enough = [each for each in self._candidates(name) if each.memory_mib >= memory_mib and each.sm >= (compute or 0) * self.sm]
+            share = (compute or 0) * self.sm - 1e-6  # 0.07 of 100 is a little more than 7 in floating point
+            enough = [each for each in self._candidates(name) if each.memory_mib >= memory_mib and each.sm >= share]
             self._acceptable[key] = tuple(profile.name for profile in enough)
         return self._acceptable[key]
 

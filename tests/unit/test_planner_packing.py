@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice, legal, parse_slice, valid_layouts
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile, Slice, legal, parse_slice, valid_layouts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cut, Cutter, Slices
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100
 
@@ -39,6 +39,11 @@ def slices(text: str) -> Slices:
 def test_profiles_serve_by_memory_compute_and_name(memory: int, compute: float | None, name: str | None, expected: str) -> None:
     assert CUTTER.acceptable(memory, compute, name) == tuple(expected.split())
     assert CUTTER.acceptable(memory, compute, name) == tuple(expected.split())
+
+
+def test_a_share_that_a_profile_has_to_the_last_sm_is_enough_whatever_floating_point_makes_of_it() -> None:
+    profiles = (Profile("1g.10gb", 19, 1, 1, 9856, 7, 7, tuple(range(7))), Profile("7g.80gb", 0, 7, 8, 80384, 100, 1, (0,)))
+    assert Cutter(Geometry(7, 8, profiles)).acceptable(0, 0.07, None) == ("1g.10gb", "7g.80gb")
 
 
 def test_a_geometry_without_profiles_serves_nobody() -> None:

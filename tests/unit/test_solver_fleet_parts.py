@@ -11,6 +11,8 @@ import typing as t
 
 import numpy as np
 import pytest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_expansion, fleet_rounding
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_balance import Limits, balance
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board, Shape, smallest_profiles
@@ -92,6 +94,18 @@ def test_the_smallest_profile_serves_and_a_double_memory_one_stands_for_two_slic
     assert names(15_000, 2 / 7) == ["2g.20gb"]
     assert names(4_000, 0, "3g.40gb") == ["3g.40gb"]
     assert names(90_000, 0) == []
+
+
+@pytest.mark.parametrize("board", ["a100-sxm4-80gb", "h100-sxm5-80gb", "a30"])
+def test_a_profile_has_enough_compute_for_the_whole_fleet_where_it_has_for_the_planner(board: str) -> None:
+    """By SMs, of which a slice may have fewer than its part of the compute slices: 16 of 132 of an H100."""
+    geometry = door.catalogue().of_board(board)
+    assert geometry is not None
+    cutter = Cutter(geometry)
+    for percent in range(1, 101):
+        one = FleetClass("x", "t", 1, 1, "slice", 0, percent / 100)
+        enough = cutter.smallest(cutter.acceptable(0, percent / 100, None))
+        assert [each.name for each in smallest_profiles(cutter.geometry, one)] == list(enough)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile, name_parts
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import smallest
+from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetModel
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.knapsack import Item, Knapsack
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.patterns import Patterns, patterns_of, undominated
@@ -263,11 +263,5 @@ def smallest_profiles(geometry: Geometry, one: FleetClass) -> list[Profile]:
 
     Without a name only plain profiles are meant; the engines of the others are left to who asks for them.
     """
-    enough = [
-        each
-        for each in geometry.profiles
-        if (each.name == one.profile if one.profile is not None else not name_parts(each.name)[2])
-        and each.memory_mib >= one.memory_mib
-        and each.slices >= one.compute * geometry.compute_slices - 1e-6
-    ]
-    return smallest(enough)
+    cutter = Cutter(geometry)
+    return [cutter.profiles[name] for name in cutter.smallest(cutter.acceptable(one.memory_mib, one.compute, one.profile))]
