@@ -171,7 +171,6 @@ class _Model:
         # (class, board) -> MiB -> the row of its whole GPUs that have at least so much.
         self._whole: dict[tuple[int, str], dict[int, int]] = defaultdict(dict)
         for each in self.classes:
-            self._rows_of_sizes(each)
             for group in each.groups:
                 self._rows_of_gpus(each, group)
             # On a fleet that serves, most GPUs have nothing to offer.
@@ -183,15 +182,6 @@ class _Model:
         self.loans = limit_teams(self.program, fleet.books, self._charged)
         self.levels = self._rows_of_levels()
 
-    def _rows_of_sizes(self, hosts: HostClass) -> None:
-        """A replica on several GPUs may have them of any groups of a host, as long as they are of one board. Some of these may report less
-        memory than others (ECC), and each has to have what it needs."""
-        for group in hosts.groups:
-            state = group.states[0]
-            rows = self._whole[id(hosts), state.gpu.board]
-            if state.refusal("whole") is None and state.gpu.memory_mib not in rows:
-                rows[state.gpu.memory_mib] = group.rows["whole"] = self.program.add_row(upper=0)
-
     def _rows_of_gpus(self, hosts: HostClass, group: Group) -> None:
         """Each GPU is cut in one way, or whole, or shared; ``rows``: what its columns offer."""
         program, state = self.program, group.states[0]
@@ -202,7 +192,7 @@ class _Model:
             self._cuts(group, once)
         if state.refusal("whole") is None:
             column = self._use(group, once, "whole")
-            for size, row in self._whole[id(hosts), state.gpu.board].items():
+            for size, row in self._rows_of_sizes(hosts, state.gpu.board).items():
                 if size <= state.gpu.memory_mib:
                     program.add_entry(row, column, -1.0)
         for sharing in _SHARINGS:
@@ -255,6 +245,17 @@ class _Model:
     def _open(self, state: GpuState, column: int) -> None:
         if state.mode is None:
             self.opened.append(column)
+
+    def _rows_of_sizes(self, hosts: HostClass, board: str) -> Mapping[int, int]:
+        """A replica on several GPUs may have them of any groups of a host, as long as they are of one board. Some of these may report less
+        memory than others (ECC), and each has to have what it needs."""
+        rows = self._whole[id(hosts), board]
+        if not rows:
+            for group in hosts.groups:
+                state = group.states[0]
+                if state.gpu.board == board and state.gpu.memory_mib not in rows and state.refusal("whole") is None:
+                    rows[state.gpu.memory_mib] = group.rows["whole"] = self.program.add_row(upper=0)
+        return rows
 
     def _cuts(self, group: Group, once: int) -> None:
         state = group.states[0]
