@@ -31,6 +31,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Locate
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Problem, Resources, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_place
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import few_names, numbers, several, table, without_place
 
 #: At most so many GPUs are asked for; who needs more reads that it is not a matter of GPUs, or asks in parts.
@@ -236,7 +237,7 @@ def _moved(problem: Problem, solution: Solution) -> list[str]:
     found = []
     for place in solution.placements:
         old = before.get((place.service, place.replica))
-        if old is not None and (old.host, old.gpus, old.slice) != (place.host, place.gpus, place.slice):
+        if old is not None and not same_place(old, place):
             found.append(place.name)
     return found
 
@@ -247,7 +248,7 @@ def _places(problem: Problem, solution: Solution) -> list[str]:
     rows: list[Sequence[t.Any]] = [("SERVICE", "REPLICA", "HOST", "PLACE")]
     for place in solution.placements:
         old = before.get((place.service, place.replica))
-        if old is None or (old.host, old.gpus, old.slice) != (place.host, place.gpus, place.slice):
+        if old is None or not same_place(old, place):
             rows.append((place.service, place.replica, place.host, place.slice or f"{len(place.gpus)} GPU {place.mode}"))
     without = without_place(_unplaced(solution))
     rows.extend((service, numbers(replicas), None, f"no place: {reason}") for service, replicas, reason in without)

@@ -283,3 +283,11 @@ def test_the_fewest_are_told_where_very_many_would_serve_fewer(monkeypatch: pyte
     needs = [need(isolation="exclusive", replicas=9), need("never", "exclusive", models=("h900",))]
     found = many(problem([host(gpu())], needs), board="a100", gpus=4)
     assert (found["gpus"], len(found["unplaced"])) == (8, 1)
+
+
+def test_who_gets_all_of_the_gpu_that_it_had_a_share_of_has_moved() -> None:
+    asked = problem([host(l40s())], [need("s", "exclusive")], [place("s", "0", mode="shared")])
+    now = Solution((place("s", "0", mode="whole"),))
+    assert what_if._moved(asked, now) == ["s-1"]
+    assert any("whole" in line for line in what_if._places(asked, now))
+    assert what_if._moved(asked, Solution(asked.previous)) == []
