@@ -154,7 +154,7 @@ class _Tidying:
     def _ways(self) -> Iterator[tuple[t.Any, ...]]:
         """(cost, GPUs in use on the host, memory that moves, host, PCI address, UUID, the GPU) of each that could be emptied."""
         for name, host in self.draft.fleet.hosts.items():
-            used = sum(_in_use(state) for state in host.gpus)
+            used = sum(state.in_use for state in host.gpus)
             for state in host.gpus:
                 names = state.names()
                 if names and _is_open(state) and not _strangers(state.gpu) and all(self._may_go(each) for each in names):
@@ -295,10 +295,6 @@ _ANYBODY = Need("", "", "slice", priority=-1)
 def _stopped(problem: Problem, solution: Solution) -> set[Key]:
     """Who does not serve for a while when the plan is carried out."""
     return {(each.service, each.replica) for each in order(problem, solution).outages}
-
-
-def _in_use(state: GpuState) -> bool:
-    return bool(state.owners or state.tenants)
 
 
 def _is_open(state: GpuState) -> bool:

@@ -35,9 +35,11 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Need,
     Placement,
     Problem,
+    name_of,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Key as Limited
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState, take
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_place
 
 Key = tuple[str, int]
 
@@ -242,7 +244,7 @@ class Draft:
         """That place, taken, as long as every rule allows it now; None when one does not."""
         host = self.fleet.hosts[where.host]
         states, mode = host.usable(where.gpus), MODE_OF[need.isolation]
-        if not states or not host.host.admits(need) or host.free.shortage(need.resources) or host.rule_refusal(need) is not None:
+        if not host.host.admits(need) or host.free.shortage(need.resources) or host.rule_refusal(need) is not None:
             return None
         for state in states:
             if (
@@ -252,14 +254,7 @@ class Draft:
                 or state.debit(need) is not None
             ):
                 return None
-        if must_join(need) and joined(states) is not True:
-            return None
-        first = states[0]
-        if where.slice is not None:
-            spare = where.slice in first.spare
-            if where.slice.profile not in first.profiles(need) or (where.slice not in first.reusable if spare else first.gpu.fixed):
-                return None
-        elif mode == "shared" and first.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is not None:
+        if len(states) != need.count or not _is_enough(need, where, states) or (must_join(need) and joined(states) is not True):
             return None
         ports = self.ports(host, need, replica, self.before.get((need.service, replica)))
         if isinstance(ports, str):
@@ -271,7 +266,7 @@ class Draft:
     def ports(self, host: HostState, need: Need, replica: int, before: Placement | None) -> dict[str, int] | str:
         """The replica's ports on a host: as they were there, if they can be; or why it cannot have any."""
         old = dict(before.ports) if before is not None and before.host == host.host.name else {}
-        name = f"{need.service}-{replica}"
+        name = name_of(need.service, replica)
         found = host.choose_ports(need, name, old, self.fleet.asked)
         if isinstance(found, str) and host.claimed:
             claimed, host.claimed = host.claimed, {}
@@ -438,12 +433,12 @@ class Draft:
 
     def result(self) -> tuple[Displaced, ...]:
         """Who left a place that was right, in order. Whoever moved and has no place after all went with the others of its group."""
-        left = [
-            Displaced(*key, by, way)
-            for key, (by, way) in sorted(self.displaced.items())
-            if key in self.kept and _where(self.placed.get(key)) != _where(self.kept[key]) and (way != "moved" or key in self.placed)
-        ]
-        return tuple(left)
+        left = [(key, by, way) for key, (by, way) in sorted(self.displaced.items()) if key in self.kept and not self._stays(key)]
+        return tuple(Displaced(*key, by, way) for key, by, way in left if way != "moved" or key in self.placed)
+
+    def _stays(self, key: Key) -> bool:
+        """Has it the place that it had at the beginning?"""
+        return key in self.placed and same_place(self.placed[key], self.kept[key])
 
 
 def _put(store: dict[object, int], key: object, value: int | None) -> None:
@@ -454,8 +449,15 @@ def _put(store: dict[object, int], key: object, value: int | None) -> None:
         store[key] = value
 
 
-def _where(place: Placement | None) -> object:
-    return None if place is None else (place.host, place.mode, place.gpus, place.slice)
+def _is_enough(need: Need, where: Hint, states: tuple[GpuState, ...]) -> bool:
+    """Is there as much as the need asks for, on GPUs that are open for it?"""
+    first = states[0]
+    if where.slice is not None:
+        there = where.slice in first.reusable if where.slice in first.spare else not first.gpu.fixed
+        return there and where.slice.profile in first.profiles(need)
+    if need.isolation == "shared":
+        return first.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None
+    return all(state.gpu.memory_mib >= need.memory_mib for state in states)
 
 
 def needed_there(fleet: Fleet, needs: Mapping[str, Need], place: Placement) -> list[str]:

@@ -42,13 +42,13 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
     unplaced_lines,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy, SitePolicy, read_policy, site_policy
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Gpu, Host, Need, Placement, Problem, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Gpu, Host, Need, Placement, Problem, Solution, name_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import proof_data, proof_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal, told
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import changed_in_place, host_rollouts, who_leaves
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.token_room import token_lines
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import order
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import at, order, same_place
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import numbers, runs, table, unread_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines as replicas_and_reasons
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import Answer, WhatIf, boards_of
@@ -173,7 +173,7 @@ def plan_fleet(
             *(settings_lines(known, settings, {line["service"] for line in lines}, changed) if known is not None else ()),
         ],
         explained=explained,
-        why=why_here(problem, solution, explain, kept=explain is not None, closer=closer),
+        why=why_here(problem, solution, explain, staying=explain is not None, closer=closer),
         emptied=emptied,
         bounds=[*_token_lines(states, solution, manifests), *proof_lines(solution)],
         steps=[
@@ -250,7 +250,7 @@ def explain_plans(
     problem = _problem(manifests, plans, policies, hosts, catalogue, (), {})
     before = tuple(placement for name in sorted(before_texts) for placement in read_plan(*before_texts[name]).placements)
     solution = make_plan(problem)
-    found = why_here(replace(problem, previous=before), solution, kept=False)
+    found = why_here(replace(problem, previous=before), solution, staying=False)
     same = {place.name for place in set(solution.placements).intersection(problem.previous)}
     leaving = leaving_words(problem.hosts)
     left = {place.name: f"{why}; " for place in before if (why := leaving(place))}
@@ -336,7 +336,7 @@ def _gate_notes(states: Iterable[Host], needs: Iterable[Need], solution: Solutio
         bars = by_service[place.service].bars
         found = next((no for uuid in place.gpus if (no := bars.get((place.host, boards.get((place.host, uuid), ""))))), None)
         if found is not None:
-            yield f"{place.name} stays on {_at(place)}, where the compatibility gate would not place it: {found.reason}"
+            yield f"{place.name} stays on {at(place)}, where the compatibility gate would not place it: {found.reason}"
 
 
 def _is_down(host: Mapping[str, t.Any]) -> bool:
@@ -421,7 +421,7 @@ def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], before: Col
     """What a person should know and nobody has to mend."""
     notes = []
     here = {host.name for host in states}
-    wanted = {each.name for each in solution.placements} | {f"{each.service}-{each.replica}" for each in solution.unplaced}
+    wanted = {each.name for each in solution.placements} | {name_of(each.service, each.replica) for each in solution.unplaced}
     for name in sorted(set(previous) - here):
         count = len(previous[name].data["services"])
         if count:
@@ -477,11 +477,11 @@ def _proposal(
     for key, old in there.items():
         new = places.get(key)
         if new is not None and new.host == old.host:
-            lines.append(f"{old.name} is adopted and stays on {_at(old)}: lost until that host is back")
+            lines.append(f"{old.name} is adopted and stays on {at(old)}: lost until that host is back")
         elif new is not None:
-            lines.append(f"{old.name} would go from {old.host} to {_at(new)}")
+            lines.append(f"{old.name} would go from {old.host} to {at(new)}")
         else:
-            lines.append(f"{old.name} is wanted no more, and would leave {_at(old)}")
+            lines.append(f"{old.name} is wanted no more, and would leave {at(old)}")
     lines.extend(f"no place for {line}" for line in replicas_and_reasons(stuck))
     return lines if len(lines) > len(unread) else [*lines, f"no plan has a service on {' or '.join(unread)}"]
 
@@ -508,7 +508,7 @@ def _table(states: Sequence[Host], solution: Solution, before: Iterable[Placemen
             nowhere.setdefault(each.service, []).append(each.replica)
             continue
         why = f"while {old.host} is down" if old.host in down else "elsewhere"
-        text = f"no place {why}, stays on {_at(old)}" if old.name in waiting else f"no place any more, was on {_at(old)}"
+        text = f"no place {why}, stays on {at(old)}" if old.name in waiting else f"no place any more, was on {at(old)}"
         entries.append((each.service, each.replica, str(each.replica), ("-", "-", "-", "-", "-", text)))
     for service, waiting_ones in nowhere.items():
         for run in runs(waiting_ones):  # of a thousand by a slip of the pen, one line
@@ -549,16 +549,12 @@ def _ports(place: Placement) -> str:
     return " ".join(f"{name}:{port}" for name, port in place.ports) or "-"
 
 
-def _at(place: Placement) -> str:
-    return f"{place.host} {','.join(uuid[:12] for uuid in place.gpus)} {place.slice or place.mode}"
-
-
 def _change(place: Placement, old: Placement | None, down: Collection[str], leaving: Callable[[Placement], str]) -> str:
     if place.host in down:
         return f"lost while {place.host} is down"
     if old is None:
         return "new"
-    if (old.host, old.mode, old.gpus, old.slice) != (place.host, place.mode, place.gpus, place.slice):
+    if not same_place(old, place):
         why = leaving(old)
-        return f"moved from {_at(old)}{f': {why}' if why else ''}"
+        return f"moved from {at(old)}{f': {why}' if why else ''}"
     return "kept" if old.ports == place.ports else "kept, other ports"

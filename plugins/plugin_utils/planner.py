@@ -309,7 +309,7 @@ def _reached(waiting: _Missing, draft: Draft) -> Counter[int]:
 
 
 def _opened(draft: Draft) -> int:
-    return sum(bool(state.owners or state.tenants) for host in draft.fleet.hosts.values() for state in host.gpus)
+    return sum(state.in_use for host in draft.fleet.hosts.values() for state in host.gpus)
 
 
 class _Queue:

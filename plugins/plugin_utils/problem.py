@@ -333,6 +333,11 @@ def _wants(models: tuple[str, ...], not_models: tuple[str, ...], board: str) -> 
     return not models or any(part.lower() in board for part in models)
 
 
+def name_of(service: str, replica: int) -> str:
+    """A replica, as its directory and its compose project are named: ``receipt-ocr-1``."""
+    return f"{service}-{replica}"
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where one replica runs. ``slice`` only in mode mig; ``ports``: (name, port on the host); ``sharing``: of a shared GPU."""
@@ -348,8 +353,8 @@ class Placement:
 
     @property
     def name(self) -> str:
-        """The replica, as its directory and its compose project are named: ``receipt-ocr-1``."""
-        return f"{self.service}-{self.replica}"
+        """As :func:`name_of` has it."""
+        return name_of(self.service, self.replica)
 
     @property
     def rank(self) -> tuple[t.Any, ...]:

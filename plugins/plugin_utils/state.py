@@ -111,9 +111,14 @@ class GpuState:
         return f" for {names[0]}" if len(names) == 1 else f" for {names[0]} and {len(names) - 1} more"
 
     @property
+    def in_use(self) -> bool:
+        """Has anybody got any of it?"""
+        return bool(self.owners or self.tenants)
+
+    @property
     def empty(self) -> bool:
         """Could it be given away, and has nobody got any of it?"""
-        return self.gpu.blocked is None and not self.owners and not self.tenants
+        return self.gpu.blocked is None and not self.in_use
 
     def changes_mode(self, mode: Mode) -> bool:
         """Would the GPU have to change between MIG and no MIG?"""
@@ -182,7 +187,7 @@ class GpuState:
             if self.mode == "shared":  # who had the whole GPU took no share of it
                 self.memory_free += memory_mib
                 self.compute_free = round(self.compute_free + compute, 6)
-        if not self.owners and not self.tenants:
+        if not self.in_use:
             self.mode = self.gpu.pin.mode if self.gpu.pin else None
             self.sharing = self.gpu.pin.sharing if self.gpu.pin and self.gpu.pin.mode == "shared" else None
         self._count(service, -1)
@@ -280,7 +285,7 @@ class GpuState:
 
     def layout(self) -> GpuLayout | None:
         """What the GPU is to be; None when no decision touches it."""
-        if self.mode is None or self.gpu.blocked is not None or (self.gpu.pin is None and not self.owners and not self.tenants):
+        if self.mode is None or self.gpu.blocked is not None or (self.gpu.pin is None and not self.in_use):
             return None
         return GpuLayout(self.mode, tuple(sorted((*self.fixed, *self.spare))) if self.mode == "mig" else (), self.sharing or TIME_SLICE)
 

@@ -16,10 +16,11 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import keep
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement, Problem, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement, Problem, Solution, name_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.refusals import gpu_refusal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_place
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
 
 _STAY: t.Final = "GPUs that NVLink joins stay free together"
@@ -82,7 +83,7 @@ class Reason:
     @property
     def name(self) -> str:
         """``receipt-ocr-1``."""
-        return f"{self.service}-{self.replica}"
+        return name_of(self.service, self.replica)
 
     def data(self) -> dict[str, t.Any]:
         """For JSON."""
@@ -98,7 +99,7 @@ class Reason:
 
 def _strangers(problem: Problem, names: Collection[str]) -> Iterator[FleetError]:
     """A line for each name that no service and no replica has."""
-    replicas = (f"{need.service}-{number}" for need in problem.needs if names for number in range(1, need.replicas + 1))
+    replicas = (name_of(need.service, number) for need in problem.needs if names for number in range(1, need.replicas + 1))
     known = {need.service for need in problem.needs}.union(replicas, (place.name for place in problem.previous))
     for name in names:
         if name not in known:
@@ -126,13 +127,13 @@ def why_here(
     problem: Problem,
     solution: Solution,
     only: Collection[str] | None = None,
-    kept: bool = True,
+    staying: bool = True,
     closer: Collection[tuple[str, int]] = (),
 ) -> list[Reason]:
     """A reason for each replica that has a place, by service and replica.
 
-    ``only``: names of services or replicas. ``kept``: also those that stay where they were. What others could do is judged by the fleet as
-    the plan leaves it, with this one replica taken out. ``closer``: who moves so that GPUs become empty.
+    ``only``: names of services or replicas. ``staying``: also those that stay where they were. What others could do is judged by the fleet
+    as the plan leaves it, with this one replica taken out. ``closer``: who moves so that GPUs become empty.
 
     :raises FleetError: nobody has a name of ``only``.
     """
@@ -147,8 +148,8 @@ def why_here(
         if need is None or (only is not None and place.service not in only and place.name not in only):
             continue
         old = before.get((place.service, place.replica))
-        stays = old is not None and (old.host, old.gpus, old.slice, old.mode) == (place.host, place.gpus, place.slice, place.mode)
-        if kept or not stays:
+        stays = old is not None and same_place(old, place)
+        if staying or not stays:
             asked.append((kind_elsewhere(scene.fleet, need), number, need, place, "kept" if stays else "new" if old is None else "moved"))
     elsewhere = Elsewhere(scene.fleet)
     # Services of a kind one after the other: then what was said for one need not be remembered longer than the kind lasts.

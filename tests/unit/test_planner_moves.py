@@ -16,6 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import obje
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Drain,
+    Hint,
     Host,
     Limit,
     Need,
@@ -542,3 +543,12 @@ def test_a_plan_that_used_up_its_tries_stands_when_planned_again() -> None:
     first = make_plan(full)
     again = make_plan(replace(full, previous=(*first.placements, *first.waiting)))
     assert (again.placements, again.displaced) == (first.placements, ())
+
+
+def test_a_place_that_somebody_else_proposes_is_taken_only_where_there_is_as_much_as_is_asked_for() -> None:
+    needs = [need("large", "exclusive", 47_000), need("pair", "exclusive", count=2), need("one", "exclusive")]
+    draft = begin(problem([host(l40s(0), l40s(1))], needs))
+    both = ("GPU-h1-0", "GPU-h1-1")
+    refused = [("large", both[:1]), ("pair", both[:1]), ("one", both)]
+    assert [draft.place_at(draft.needs[service], 1, Hint("h1", gpus)) for service, gpus in refused] == [None, None, None]
+    assert draft.place_at(draft.needs["pair"], 1, Hint("h1", both)) is not None

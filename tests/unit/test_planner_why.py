@@ -67,7 +67,7 @@ def test_who_stays_is_kept_and_who_moves_is_moved_and_both_can_be_left_out() -> 
     told = why_here(asked, make_plan(asked))
     assert [(each.name, each.change) for each in told] == [("aa-1", "kept"), ("bb-1", "moved")]
     assert told[0].text.startswith("1g.10gb@3 on h1 GPU-h1-0, kept: its place is still right; ")
-    assert [each.name for each in why_here(asked, make_plan(asked), kept=False)] == ["bb-1"]
+    assert [each.name for each in why_here(asked, make_plan(asked), staying=False)] == ["bb-1"]
     assert [each.name for each in why_here(asked, make_plan(asked), ["aa"])] == ["aa-1"]
     assert [each.name for each in why_here(asked, make_plan(asked), ["bb-1"])] == ["bb-1"]
     with pytest.raises(FleetErrors, match="'zz'") as caught:

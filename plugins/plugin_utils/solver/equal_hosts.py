@@ -19,6 +19,7 @@ from itertools import groupby
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MPS, Hint, Sharing
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import UNLIMITED
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetHost, FleetModel, FleetProblem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Group, HostClass, Key, Kind, counts_of, hand_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import SolverError
@@ -26,8 +27,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostStat
 
 # Hosts count as equal where what they have of CPU and memory differs by less than this part.
 ALIKE = 0.03
-# More than any host has.
-UNLIMITED = 2**40
 
 _Places = list[tuple[Kind, Hint]]
 _Counted = list[tuple[Kind, Group, str | None, int]]

@@ -191,7 +191,7 @@ class _Exact:
         return column
 
     def _cost_of(self, state: GpuState, column: int, mode: t.Literal["mig", "shared", "whole"]) -> None:
-        if not state.owners and not state.tenants:
+        if not state.in_use:
             self._opened.append((column, 1))
         if state.mode is None and state.changes_mode(mode):
             self._changed.append((column, 1))

@@ -28,7 +28,7 @@ if t.TYPE_CHECKING:
 MOST_AT_ONCE, AT_ONCE_TO_SPARE = 128, 2.0
 # More slices than a GPU has places for.
 MOST_ON_GPU = 64
-# More replicas than any host has places for.
+# More of anything than a host has, of replicas too.
 UNLIMITED = 2**40
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, fields
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF
 
-MODE_OF = {"exclusive": "whole", "slice": "mig", "shared": "shared"}
 # More replicas of one class than this are a typing error.
 MOST_REPLICAS = 1_000_000
 # GPUs of a host are the bits of a number.
