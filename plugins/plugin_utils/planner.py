@@ -3,10 +3,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """From a problem to a solution: who stays, who gets which GPU, slice or share, and who gets none.
 
-``make_plan`` is the only thing that others use. Inside: whoever has a place that is still right keeps it; then the others
+``make_plan`` is all that others use. Inside: whoever has a place that is still right keeps it; then the others
 come one by one, by priority, then the largest first, and each takes the best place of the moment. Who finds none may ask others to
-move, and a higher priority may take the place of a lower one, as far as the problem allows either. No clock, no random number; the order
-of the input does not matter.
+move, and a higher priority may take the place of a lower one, as far as the problem allows either. No random number, and no clock
+but that by which a second process is not waited for without end (sharing_out.py), which changes no answer; the order of the input does not
+matter.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import kept
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.nearest_moves import bare_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import named_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
@@ -44,7 +44,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import an
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import take
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sweeps import without_sweeps
 
-__all__ = ["Offer", "make_plan", "offers"]
+__all__ = ["make_plan"]
 
 # How often everybody without a place is asked again, and how many turns one round has for each of them. Mostly two rounds and a turn for
 # each will do; where rules and priorities chase each other in a circle, it ends here.

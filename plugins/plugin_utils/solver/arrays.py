@@ -50,7 +50,7 @@ def true_at(mask: NDArray[np.bool_]) -> tuple[Ints, ...]:
 
 
 def ranks(ordered: Ints) -> Ints:
-    """The how-manieth of its equals each entry is, from 0. Entries must ascend."""
+    """For each entry, how many equal entries stand before it. Entries must ascend."""
     return t.cast("Ints", numpy.arange(len(ordered)) - numpy.searchsorted(ordered, ordered))
 
 

@@ -40,7 +40,7 @@ TINY = 1e-6
 
 def lacking(seats: Seats, klass: int, shape: int) -> Ints:
     """Hosts with a place for one more of a class on a GPU in use, but with too little CPU or RAM for it, at most :data:`TRIED`; the one
-    that lacks least first. None where the whole group has not enough left.
+    that lacks least first; no host where the whole group has not enough left.
     """
     room, need = seats.room, seats.needs(klass)
     if (numpy.maximum(room.left, 0.0).sum(axis=0) < need - NEARLY).any():

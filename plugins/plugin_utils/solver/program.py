@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A linear or integer program and its solution by HiGHS: the one place that imports numpy's user ``highspy``.
+"""A linear or integer program and its solution by HiGHS: the one place that imports ``highspy``, and with it numpy.
 
 A program is given as arrays, solved on one thread with a fixed seed and limits of work instead of time, so that equal programs have
 equal solutions on any machine. Without ``highspy`` (no wheel for a controller) ``available`` is False and whoever asks has another way.
@@ -68,7 +68,8 @@ class Limits:
     """How far an integer program is worked on. ``gap``: relative; ``absolute``: in the unit of the objective, so that less than 1 ends it
     where that is a count; ``nodes`` of branch and bound; ``iterations`` of the simplex method. ``plain``: without the ways to
     guess whole numbers that solve a smaller program each. ``brief``: that, and corners are found by interior points. ``once``: the search
-    does not begin anew with what it has learnt, which seldom finds better numbers and takes as long again.
+    does not begin anew with what it has learnt, which seldom finds better numbers and takes as long again. ``below``: only what is better
+    than this is looked for. ``first``: the first whole numbers will do.
     """
 
     gap: float = 0.0
