@@ -175,6 +175,8 @@ class _Ranking:
         self._past: dict[int, int] = {}
         # Whom to ask besides those on which something changed.
         self._unasked = set(range(len(self._hosts))) if barred else {alike[0] for alike in fleet.twins}
+        # Those that had a replica of whatever was asked for last, and so have no offer here.
+        self._left_out: set[int] = set()
         # Of each host its answers when it was asked, which are others after a change, and its offer then.
         self._asked: list[object] = [None] * len(self._hosts)
         self._offers: list[Offer | None] = [None] * len(self._hosts)
@@ -204,7 +206,7 @@ class _Ranking:
 
     def _renew(self, need: Need) -> list[HostState]:
         """The hosts that have a replica of the service, and so another answer; all others are asked where something changed."""
-        own = sorted(self._diary.having(need.service))
+        own = set(self._diary.having(need.service))
         changed = set(self._diary.changed[self._read :])
         self._read = len(self._diary.changed)
         self._unasked.update(changed)
@@ -214,10 +216,10 @@ class _Ranking:
             host = self._hosts[number]
             if self._asked[number] is not host.answers:
                 self._set(number, host.answers, _answer(host, need, self.question))
-        for number in own:
+        for number in own - self._left_out:
             self._set(number, None, None)
-        self._unasked = set(own)
-        return [self._hosts[number] for number in own]
+        self._left_out, self._unasked = own, set(own)
+        return [self._hosts[number] for number in sorted(own)]
 
     def _next(self, twins: Sequence[int]) -> Sequence[int]:
         """The first of hosts that look alike on which nothing has changed, unless it was asked."""

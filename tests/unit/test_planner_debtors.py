@@ -124,6 +124,18 @@ def pushed(replicas: int) -> int:
     return calls(lambda: make_plan(world, trial=True))
 
 
+def spread(replicas: int) -> int:
+    """Of one service, each on a host of its own."""
+    hosts = [host(l40s(0, f"h{number:03}"), name=f"h{number:03}") for number in range(replicas)]
+    world = Problem(tuple(hosts), (need("s", "exclusive", replicas=replicas),))
+    return calls(lambda: make_plan(world, trial=True))
+
+
+def test_twice_as_many_of_one_service_take_about_twice_as_long() -> None:
+    """Those that have one already come after all that have none; each was asked anew each time."""
+    assert spread(400) < 2.6 * spread(200)
+
+
 @pytest.mark.parametrize("run", [halved, pushed])
 def test_twice_as_many_take_about_twice_as_long_where_a_quota_says_who_goes(run: Callable[[int], int]) -> None:
     assert run(800) < 2.6 * run(400)
