@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils import consolidating
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.consolidating import Consolidated, consolidated
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.objective import objective
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
@@ -440,3 +441,21 @@ def test_on_any_fleet_the_plan_stays_right(asked: Problem, moves: int) -> None:
 def test_planning_needs_no_numpy_where_nobody_asks_for_it() -> None:
     assert consolidated(problem([], []), 0).lines == []
     assert "numpy" in sys.modules or not program.available()
+
+
+def test_where_no_gpu_has_a_part_left_none_is_asked_what_it_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 16 GPUs was tried against all others, host by host."""
+    asked: list[object] = []
+    ask = consolidating.offers_of
+    monkeypatch.setattr(consolidating, "offers_of", lambda *given: (asked.append(given), ask(*given))[1])
+    names = [f"h{number}" for number in range(4)]
+    there = [
+        place(f"s-{name}-{number}-{start}", f"{number}:3g.40gb@{start}", on=name)
+        for name in names
+        for number in range(4)
+        for start in (0, 4)
+    ]
+    hosts = [host(*(gpu(number, name, mig=True) for number in range(4)), name=name) for name in names]
+    full = problem(hosts, [need(each.service, memory_mib=30000) for each in there], there)
+    assert len(consolidated(full, 3).solution.placements) == 32
+    assert not asked

@@ -648,6 +648,14 @@ def test_an_adopted_service_without_a_place_is_not_given_one() -> None:
     assert plan(problem([host(gpu(blocked="lost"))], [need(adopted=True)], [place("ocr", "0:1g.10gb@3")])) == {}
 
 
+@pytest.mark.parametrize("hosts", [1, 101])
+def test_adopted_services_alone_are_told_that_they_have_no_place_however_large_the_fleet(hosts: int) -> None:
+    there = [host(l40s(0, f"h{number}"), name=f"h{number}") for number in range(hosts)]
+    found = make_plan(problem(there, [need(f"a{number}", "exclusive", adopted=True) for number in range(60)]))
+    assert (len(found.placements), len(found.unplaced)) == (0, 60)
+    assert all(each.reason for each in found.unplaced)
+
+
 def test_adopted_sharers_may_be_more_than_policy_allows() -> None:
     before = [place("aa", "0", mode="shared"), place("bb", "0", mode="shared")]
     wanted = [need("aa", "shared", 40000, adopted=True), need("bb", "shared", 40000, adopted=True), need("cc", "shared", 1)]

@@ -240,6 +240,47 @@ def test_without_room_nobody_has_an_offer_whatever_came_and_went(world: Problem,
         check()
 
 
+@given(world=crowded(), chance=st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_gpus_in_use_with_a_part_left_are_known_whatever_came_and_went(world: Problem, chance: random.Random) -> None:
+    draft = begin(planned(world, make_plan(world)))
+    fleet = draft.fleet
+    parts = offers.PartsInUse(fleet)
+
+    def check() -> None:
+        for each in chance.sample(world.needs, min(3, len(world.needs))):
+            found = sorted(state.gpu.uuid for gpus in parts.of(each) for state in gpus)
+            able = [
+                state.gpu.uuid
+                for there in fleet.hosts.values()
+                for state in there.gpus
+                if each.isolation != "exclusive" and state.in_use and any(True for _offer in offers.offers_of(there, each, [state]))
+            ]
+            # What quotas and hosts say is asked later: nobody is missing who could serve.
+            assert set(able) <= set(found)
+            assert found == sorted(by_looking(each))
+
+    def by_looking(each: Need) -> list[str]:
+        """A fresh index has looked at every GPU."""
+        return [state.gpu.uuid for gpus in offers.PartsInUse(fleet).of(each) for state in gpus]
+
+    for _step in range(6):
+        check()
+        mark = draft.mark()
+        if draft.placed and chance.random() < 0.6:
+            draft.lift(chance.choice(sorted(draft.placed)))
+        else:
+            each = chance.choice(world.needs)
+            waits = [number for number in range(1, each.replicas + 1) if (each.service, number) not in {*draft.placed, *draft.leaving}]
+            for number in waits[:1]:
+                draft.place(each, number)
+        check()
+        if chance.random() < 0.5:
+            draft.back(mark)
+        else:
+            draft.keep()
+
+
 # What was only tried
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 import typing as t
@@ -15,11 +16,12 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import Settled, begin
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import read_policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Placement, Problem, Quota, Solution, Workspace
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
-from ansible_collections.gpuops.fleet.tests.unit.decide_world import facts, gpu, gpu_facts, host, l40s, manifest_text, need, problem
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import facts, gpu, gpu_facts, host, l40s, manifest_text, need, place, problem
 from ansible_collections.gpuops.fleet.tests.unit.test_plan_down_hosts import CATALOGUE
 
 BIG = 30000  # a 3g.40gb: 40192 MiB and 4 memory slices
@@ -152,6 +154,20 @@ def test_a_higher_priority_of_the_same_team_takes_what_the_quota_leaves() -> Non
     more = replace(given_, needs=tuple(needs), previous=before, preemption=True)
     assert solved(more)[0] == ["high-1"]
     assert solved(replace(more, preemption=False))[0] == ["low-1"]
+
+
+@pytest.mark.parametrize("large", [1, 2])
+def test_what_a_board_counts_is_known_of_each_size_that_it_reports(large: int) -> None:
+    """Of the sizes the last one counted: that of the GPU which is too small for it, and so nobody was asked to go."""
+    small = host(l40s(), modes=("whole",))
+    other = host(*(l40s(number, "h2", memory_mib=49_140) for number in range(large)), name="h2", modes=("whole",))
+    needs = [need("low", "exclusive", 40_000, priority=10, team="t"), need("new", "exclusive", 47_000, priority=90, team="t")]
+    for hosts in itertools.permutations((small, other)):
+        given_ = problem(hosts, needs, [place("low", "0", mode="whole")])
+        given_ = replace(given_, quotas=(Quota("t", (Limit("memory", 92_200),)),), preemption=True)
+        assert Fleet(given_).charges(needs[1]) == [(("l40s", "memory", 49_140), ("l40s", "gpus", 1))]
+        assert Fleet(given_).charges(needs[0]) == [(("l40s", "memory", size), ("l40s", "gpus", 1)) for size in (46_068, 49_140)]
+        assert solved(given_)[0] == ["new-1"]
 
 
 def test_where_no_borrower_may_be_asked_the_lowest_of_a_full_workspace_gives_way_to_preemption() -> None:
