@@ -168,7 +168,7 @@ def test_whoever_is_settled_is_not_asked_about_and_the_books_are_the_same(world:
 def test_ways_are_found_once_however_many_moves_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each half of a GPU has three small ones, of whom each has another place, and no three have: with one more move each time it is in
     vain."""
-    asked: Counter[tuple[giving_way.Room, object, str]] = Counter()
+    asked: Counter[tuple[giving_way.Room, tuple[int, bool], str]] = Counter()
     ways = giving_way.Room._of_host
 
     def counted(room: giving_way.Room, where: HostState, who: Need, *more: t.Any) -> t.Any:
