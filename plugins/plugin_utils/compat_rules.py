@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 from collections.abc import Iterator
 
@@ -24,6 +25,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_requires impor
 
 _LOST = "what needs a newer driver fails with cudaErrorCallRequiresNewerDriver"
 _NO_CUDA: Version = (0, 1)
+_UPGRADE = re.compile(r"upgrade to R([0-9]+)(?:: ([0-9.]+) or newer)?")
 # What the host itself said, and what a manifest declares, is no fact from outside.
 HOST = Fact(None, "A", "facts of the host")
 DECLARED = Fact(None, "A", "declared for this image")
@@ -124,6 +126,12 @@ def upgrade(case: Case, floor: str) -> str:
     release = floor if branch == least else case.facts.first_release(branch)
     text = f"upgrade to R{branch}: {release} or newer" if release else f"upgrade to R{branch}"
     return f"{text}; it is the last branch for the {holder[0]} in {case.host.name}" if holder and last == branch else text
+
+
+def driver_of(remedy: str) -> Version:
+    """The least driver that would do, of a remedy that is an :func:`upgrade`; () of another one."""
+    found = _UPGRADE.match(remedy)
+    return version(found[2] or found[1]) if found else ()
 
 
 def _last(case: Case) -> tuple[str, int] | None:

@@ -14,7 +14,8 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import runtimes
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat import Answers, Gate, named, told
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_case import EFFECTS, CompatImage, Finding, host_of, image_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Bars
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_rules import driver_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Bars, Deed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import absence, table
 
 if t.TYPE_CHECKING:
@@ -28,6 +29,9 @@ _DATE = re.compile(r"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])")
 _NAMES = 4
 # More columns than this are no table that a person reads.
 _COLUMNS = 12
+# Rules whose remedy is another image, and how a remedy ends that does nothing to the host.
+_OF_IMAGE: t.Final = frozenset({"gpu-cuda", "image-floor"})
+_ELSEWHERE: t.Final = "another host"
 
 
 @dataclass(frozen=True)
@@ -156,11 +160,28 @@ class Judge:
         for host, answers in Gate(self.facts).answers([state for state in states if state.gpus], images):
             for verdict, numbers in answers:
                 if verdict.answer == "no":
-                    worst = told(verdict.findings[0], host)
-                    refusal = Bar(f"{worst.message}; rule {worst.rule}", worst.remedy and f"{host}: {worst.remedy}")
+                    refusal = _bar([told(each, host) for each in verdict.findings if each.effect == "no"], host)
                     for number in numbers:
                         found.setdefault(images[number].name, {})[(host, verdict.board)] = refusal
         return dict(found)
+
+
+def _bar(findings: Sequence[Finding], host: str) -> Bar:
+    """All that keeps a service from a GPU as one bar: the first of it as the reason, and what it takes together; nothing, where nothing is
+    known that would take away one of them."""
+    worst = next((each for each in findings if not each.remedy), findings[0])
+    reason = f"{worst.message}; rule {worst.rule}"
+    if not worst.remedy:
+        return Bar(reason, "")
+    found = dict.fromkeys(_deed(each) for each in findings)
+    deeds = tuple(each for each in found if not any(other != each and other.does(each) for other in found))
+    return Bar(reason, "; and ".join(f"{host}: {each.words}" for each in deeds), deeds)
+
+
+def _deed(finding: Finding) -> Deed:
+    """A remedy as something that is done to a host, for all of its services, or to the image of one."""
+    of_host = finding.rule not in _OF_IMAGE and not finding.remedy.endswith(_ELSEWHERE)
+    return Deed(finding.remedy, of_host, driver_of(finding.remedy))
 
 
 def drivers_below(hosts: Mapping[str, Data]) -> dict[str, str]:

@@ -276,7 +276,7 @@ def _opening(host: Host, state: GpuState, mode: Mode, sharing: Sharing) -> str |
     if state.gpu.blocked is not None:
         return None
     if state.gpu.drain is not None:
-        return f"{host.name} {state.gpu.short} is {state.gpu.drain.words}: {state.gpu.drain.remedy}"
+        return state.gpu.drained_words(host.name)
     if state.gpu.cordoned:
         return f"{host.name} {state.gpu.short} is cordoned: take it out of fleet_cordoned_gpus"
     if mode not in host.modes and state.gpu.pin is None and state.mode is None and (mode != "mig" or state.cutter):

@@ -14,7 +14,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import more_compute, more_sharers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, named_size
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MOST_SHARED_COMPUTE, MOST_SHARERS, Bar, Need
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MOST_SHARED_COMPUTE, MOST_SHARERS, Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
     ABOVE_ALL,
     LEAST_PART,
@@ -42,13 +42,6 @@ class Lasting(t.NamedTuple):
 
 #: By kind of GPU of one host; None where nothing could be done about its size.
 Sizes = dict[object, Lasting | None]
-
-
-class _Bars(dict[tuple[str, str], Bar]):
-    """What the gate says, as the value of an edit: edits are compared and remembered."""
-
-    def __hash__(self) -> int:  # type: ignore[override] # a dictionary has none, for it may change; this one does not
-        return hash(frozenset(self.items()))
 
 
 class Look:
@@ -108,9 +101,10 @@ class Look:
             yield Blocker("model", (option_of("models", f"let it run on {board} too: change 'models' or 'not_models'", *edits),))
         barred = self.state.barred(need)
         if barred is not None:
-            rest = _Bars((key, no) for key, no in need.bars.items() if key != (self.host.name, board))
-            text = barred.remedy or f"{self.host.name}: {barred.reason}"
-            yield Blocker("compatibility", (option_of("gate", text, Edit("service", need.service, "bars", rest)),))
+            for deed in barred.missing:
+                whose = ("host", self.host.name) if deed.of_host else ("service", need.service)
+                text = f"{self.host.name}: {deed.words}" if barred.deeds or not barred.remedy else deed.words
+                yield Blocker("compatibility", (option_of("gate", text, Edit(*whose, "bars", deed)),))
 
     def _policy(self) -> Iterator[Blocker]:
         gpu, host = self.gpu, self.host
@@ -146,12 +140,14 @@ class Look:
         if gpu.blocked is not None:
             text = f"bring {self.where} back, which is {gpu.blocked}"
             yield Blocker("lost", (option_of("repair", text, Edit("gpu", gpu.uuid, "blocked", None)),))
-        if gpu.drain is not None:
-            # Who serves on it because there is nowhere else would give way to a higher priority that may come again.
-            lower = [name for name in self.state.names() if self.scene.priority(name) < self.need.priority]
-            gone = lower if self.scene.problem.preemption else []
-            text = f"{self.where} is {gpu.drain.words}: {gpu.drain.remedy}{LOSERS if gone else ''}"
-            yield Blocker(gpu.drain.cause, (option_of("release", text, Edit("gpu", gpu.uuid, "drain", None), lost=gone),))
+        if gpu.drain is not None and (own := gpu.drain.of(False)) is not None:
+            yield self._release(
+                f"{self.where} is {own.words}: {own.remedy}", own.cause, Edit("gpu", gpu.uuid, "drain", None), self.state.names()
+            )
+        if gpu.drain is not None and (whole := gpu.drain.of(True)) is not None:
+            there = sorted(self.scene.fleet.hosts[self.host.name].names())
+            edit = Edit("host", self.host.name, "drain", None)
+            yield self._release(f"{self.host.name} is {whole.words}: {whole.remedy}", whole.cause, edit, there)
         if gpu.cordoned:
             text = f"{self.where} is cordoned: take it out of fleet_cordoned_gpus"
             yield Blocker("cordon", (option_of("uncordon", text, Edit("gpu", gpu.uuid, "cordoned", False)),))
@@ -159,6 +155,11 @@ class Look:
             quiet = gpu.instances if self.mode == "mig" else tuple(replace(one, outsiders=()) for one in gpu.instances)
             edits = (Edit("gpu", gpu.uuid, "outsiders", ()), Edit("gpu", gpu.uuid, "instances", quiet))
             yield Blocker("outsider", (option_of("outsider", f"stop {busy[0]} on {self.where}, or run playbook adopt", *edits),))
+
+    def _release(self, text: str, cause: str, edit: Edit, names: Iterable[str]) -> Blocker:
+        """``names``: who is there still, because there is nowhere else; a higher priority that may come again takes places of lower ones."""
+        lower = [name for name in names if self.scene.priority(name) < self.need.priority] if self.scene.problem.preemption else []
+        return Blocker(cause, (option_of("release", f"{text}{LOSERS if lower else ''}", edit, lost=lower),))
 
     def misfit(self) -> str | None:
         """The word for a need that this board could not serve, even empty."""

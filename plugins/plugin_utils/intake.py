@@ -22,6 +22,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manif
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import amount
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Layout, Policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    RELEASE,
+    RELEASE_HOST,
     TIME_SLICE,
     Bars,
     Drain,
@@ -33,6 +35,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Placement,
     Resources,
     Rules,
+    as_one,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.room import gib
 
@@ -120,7 +123,7 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
             number, layout = pins[index]
             gpu = _pinned(gpu, layout, f"host {name}", f"fleet_gpu_layouts[{number}]")
             drains += _kept_back(layout) if gpu.blocked is None else []
-        gpus.append(replace(gpu, cordoned=index in cordoned, drain=_as_one(drains), links=_links(entry, uuids)))
+        gpus.append(replace(gpu, cordoned=index in cordoned, drain=as_one(drains), links=_links(entry, uuids)))
     _see_reserve(name, policy, gpus)
     sensed = facts["host"]
     return Host(
@@ -156,17 +159,11 @@ def _links(entry: Facts, uuids: Mapping[t.Any, t.Any]) -> tuple[str, ...] | None
 
 def _drains(entry: Facts, facts: Facts) -> list[Drain]:
     """That of the GPU and that of its whole host. Whether one is over, the host has judged."""
-    found = [each for each in (entry.get("drain"), facts["host"].get("drain")) if each]
-    remedy = "run playbook release" + (" for it and for its whole host" if len(found) > 1 else "")
-    return [Drain(words(each), each["force"], remedy) for each in found]
-
-
-def _as_one(drains: Sequence[Drain]) -> Drain | None:
-    """Who ends one of them has not ended the others: all are told, and what ends all. With force if any has it."""
-    if not drains:
-        return None
-    told, remedies = (" and ".join(dict.fromkeys(texts)) for texts in ([each.words for each in drains], [each.remedy for each in drains]))
-    return Drain(told, any(each.force for each in drains), remedies, drains[0].cause)
+    return [
+        Drain(words(each), each["force"], RELEASE_HOST if of_host else RELEASE, of_host=of_host)
+        for each, of_host in ((entry.get("drain"), False), (facts["host"].get("drain"), True))
+        if each
+    ]
 
 
 def given_away(facts: Facts) -> list[dict[str, t.Any]]:

@@ -9,7 +9,7 @@ Memory is in MiB, compute in shares of one GPU (0 to 1). A GPU is named by UUID,
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -29,6 +29,9 @@ MODE_OF: dict[str, Mode] = {"slice": "mig", "exclusive": "whole", "shared": "sha
 MOST_SHARED_COMPUTE: t.Final = 10
 # How many may share a GPU at most (fleet_shared_max).
 MOST_SHARERS: t.Final = 64
+# What ends a drain of a GPU, and one of its whole host.
+RELEASE: t.Final = "run playbook release"
+RELEASE_HOST: t.Final = f"{RELEASE} for the whole host"
 
 
 @dataclass(frozen=True)
@@ -105,13 +108,32 @@ class Pin:
 class Drain:
     """Somebody wants a GPU empty. ``words``: who, why and until when. ``force``: also of what finds no place elsewhere.
 
-    ``remedy``: what ends it; ``cause``: what it is, of :data:`repair_kinds.CAUSES`.
+    ``remedy``: what ends it; ``cause``: what it is, of :data:`repair_kinds.CAUSES`. ``of_host``: that of its whole host. ``parts``: where
+    there are several, each of them.
     """
 
     words: str
     force: bool = False
-    remedy: str = "run playbook release"
+    remedy: str = RELEASE
     cause: str = "drain"
+    of_host: bool = False
+    parts: tuple[Drain, ...] = ()
+
+    def of(self, host: bool) -> Drain | None:
+        """What of it is of the whole host, or of the GPU alone."""
+        return as_one([each for each in self.parts or (self,) if each.of_host == host])
+
+
+def as_one(drains: Sequence[Drain]) -> Drain | None:
+    """Who ends one of them has not ended the others: all are told, and what ends all. With force if any has it."""
+    if len(drains) < 2:
+        return drains[0] if drains else None
+    told, remedies = (list(dict.fromkeys(texts)) for texts in ([each.words for each in drains], [each.remedy for each in drains]))
+    if {RELEASE, RELEASE_HOST} <= set(remedies):
+        remedies = [f"{RELEASE} for it and for its whole host", *(each for each in remedies if each not in (RELEASE, RELEASE_HOST))]
+    force = any(each.force for each in drains)
+    of_host = all(each.of_host for each in drains)
+    return Drain(" and ".join(told), force, " and ".join(remedies), drains[0].cause, of_host, tuple(drains))
 
 
 @dataclass(frozen=True)
@@ -157,6 +179,11 @@ class Gpu:
     def fixed(self) -> bool:
         """Has the platform decided its slices, so that the planner only gives them away?"""
         return self.pin is not None and not self.pin.cuts
+
+    def drained_words(self, host: str) -> str:
+        """Of one that is drained: which it is, why, and what ends it; of a whole host, that."""
+        drain = t.cast("Drain", self.drain)
+        return f"{host if drain.of_host else f'{host} {self.short}'} is {drain.words}: {drain.remedy}"
 
     @property
     def closed(self) -> str | None:
@@ -224,15 +251,47 @@ class Host:
         return not need.data_class or need.data_class in self.data_classes
 
 
+class Deed(t.NamedTuple):
+    """One thing that somebody can do about what the compatibility gate says, in a line. ``of_host``: to the host, so that it is done for
+    every service; else to the image of one service. ``driver``: the least one that it asks for; a newer one does as well."""
+
+    words: str
+    of_host: bool = True
+    driver: tuple[int, ...] = ()
+
+    def does(self, other: Deed) -> bool:
+        """Is the other one done by this?"""
+        newer = bool(other.driver) and self.of_host and other.of_host and self.driver >= other.driver
+        return newer or (self.words, self.of_host) == (other.words, other.of_host)
+
+
 class Bar(t.NamedTuple):
-    """Why the compatibility gate keeps a service from a kind of GPU of a host, and what would open it; either is one line."""
+    """Why the compatibility gate keeps a service from a kind of GPU of a host, and what would open it; either is one line. ``deeds``: the
+    latter in parts, all of which it takes."""
 
     reason: str
     remedy: str
+    deeds: tuple[Deed, ...] = ()
+
+    @property
+    def missing(self) -> tuple[Deed, ...]:
+        """What it takes; where nothing is known that would do, that something else is found for this one service."""
+        return self.deeds or (Deed(self.remedy or self.reason, bool(self.remedy)),)
 
 
 # (host, board) -> the bar; what is not in it is open.
 Bars = Mapping[tuple[str, str], Bar]
+
+
+def bars_after(bars: Bars, deed: Deed, host: str | None = None) -> Bars:
+    """What the gate says once something is done; ``host``: to this one."""
+    found: dict[tuple[str, str], Bar] = {}
+    for place, bar in bars.items():
+        left = bar.missing if host not in (None, place[0]) else tuple(each for each in bar.missing if not deed.does(each))
+        if left:
+            found[place] = bar if len(left) == len(bar.missing) else bar._replace(deeds=left)
+    return found
+
 
 # Away from replicas of the same service, on other hosts first (host) or only on other GPUs (gpu); or as near to them as may be (pack).
 Spread = t.Literal["host", "gpu", "pack"]

@@ -9,7 +9,7 @@ import typing as t
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Deed, Gpu, Host, Need, Problem, bars_after
 
 #: What can be in the way, in the order in which it is looked at; the last word that every host has is the binding one.
 CAUSES: t.Final = (
@@ -96,7 +96,7 @@ OF_OTHERS: t.Final = frozenset(
     {"in use", "priority", "lease", "apart", "together", "host cpus", "host memory", "host shm", "host disk", "kept room", "policy mode"}
 )
 #: Causes that may be in the way of many GPUs at once.
-OF_GPUS: t.Final = frozenset({"drain", "cordon", "lost", "outsider", "pinned layout", "policy mode"})
+OF_GPUS: t.Final = frozenset({"drain", "cordon", "lost", "outsider", "pinned layout", "policy mode", "compatibility"})
 
 
 #: In place of a service's name while a finding holds for all that ask for the same.
@@ -118,7 +118,9 @@ LEAST_PART: t.Final = 0.1
 
 class Edit(t.NamedTuple):
     """One value that becomes another. ``part``: service, host, gpu or fleet; ``name``: whose (a GPU's UUID, '' for the fleet);
-    ``field``: as the problem's types have it (``rules.apart``), or ``hosts`` of the fleet, whose ``value`` are hosts that come."""
+    ``field``: as the problem's types have it (``rules.apart``), or ``hosts`` of the fleet, whose ``value`` are hosts that come, or ``bars``
+    of a service or host, whose ``value`` is what is done about what the compatibility gate says there, or ``drain`` of a whole host. That
+    of a GPU leaves what it has of its host."""
 
     part: str
     name: str
@@ -207,6 +209,8 @@ def option_of(kind: str, text: str, *edits: Edit, more: float = 0, lost: Iterabl
 
 def with_value(thing: t.Any, field: str, value: t.Any) -> t.Any:
     """The frozen dataclass with another value of a field, or of a field of a field (``rules.apart``)."""
+    if field == "bars":
+        return replace(thing, bars=bars_after(thing.bars, value))
     first, _dot, rest = field.partition(".")
     return replace(thing, **{first: with_value(getattr(thing, first), rest, value) if rest else value})
 
@@ -248,6 +252,10 @@ def edited(problem: Problem, edits: Iterable[Edit]) -> Problem:
         if part == "service":
             needs = tuple(with_value(need, field, value) if need.service == name else need for need in problem.needs)
             problem = replace(problem, needs=needs)
+        elif (part, field) == ("host", "bars"):
+            problem = replace(problem, needs=tuple(_after(need, value, name) for need in problem.needs))
+        elif (part, field) == ("host", "drain"):
+            problem = replace(problem, hosts=tuple(_released(host) if host.name == name else host for host in problem.hosts))
         elif part == "host":
             hosts = tuple(with_value(host, field, value) if host.name == name else host for host in problem.hosts)
             problem = replace(problem, hosts=hosts)
@@ -260,10 +268,26 @@ def edited(problem: Problem, edits: Iterable[Edit]) -> Problem:
     return problem
 
 
+def _after(need: Need, deed: Deed, host: str) -> Need:
+    """The need once something is done to a host that the compatibility gate asks for: for all services at once."""
+    return need if all(place[0] != host for place in need.bars) else replace(need, bars=bars_after(need.bars, deed, host))
+
+
 def _with_gpu(host: Host, uuid: str, field: str, value: t.Any) -> Host:
     if all(gpu.uuid != uuid for gpu in host.gpus):
         return host
-    return replace(host, gpus=tuple(replace(gpu, **{field: value}) if gpu.uuid == uuid else gpu for gpu in host.gpus))
+    return replace(host, gpus=tuple(_set(gpu, field, value) if gpu.uuid == uuid else gpu for gpu in host.gpus))
+
+
+def _set(gpu: Gpu, field: str, value: t.Any) -> Gpu:
+    """The GPU with another value of a field. A drain of its whole host does not end with its own."""
+    kept = gpu.drain.of(True) if (field, value) == ("drain", None) and gpu.drain is not None else value
+    return replace(gpu, **{field: kept})
+
+
+def _released(host: Host) -> Host:
+    """The host once it is drained no more as a whole; what is drained of it for itself still is."""
+    return replace(host, gpus=tuple(gpu if gpu.drain is None else replace(gpu, drain=gpu.drain.of(False)) for gpu in host.gpus))
 
 
 def choices_of(spot: Spot) -> Iterator[Parts]:

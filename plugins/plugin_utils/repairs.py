@@ -50,6 +50,11 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState
 FEW_NAMED: t.Final = 3
 
 
+def _is_same(one: Option, other: Option) -> bool:
+    """Is it the same thing in two places? What opens a host to the compatibility gate may differ."""
+    return one.kind == other.kind and (one.kind != "gate" or [edit.value for edit in one.edits] == [edit.value for edit in other.edits])
+
+
 class Scene:
     """The fleet as a solution leaves it, for questions about who has no place.
 
@@ -131,7 +136,7 @@ class Scene:
             if blockers is not None and len(blockers) == 1 and blockers[0].cause == cause
         ]
         # A setting of a host is one thing, on however many of its GPUs.
-        ways = list({option.edits: option for option in found if option.kind == found[0].kind}.values())
+        ways = list({option.edits: option for option in found if _is_same(option, found[0])}.values())
         if len(ways) < 2 or any(option.lost for option in ways):
             return None
         return self.in_several(tuple(ways))

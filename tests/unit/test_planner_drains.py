@@ -15,9 +15,22 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import plan_record
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, explain_plans, plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Drain, Gpu, Limit, Problem, Quota, Resources, Rules, planned
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
+    RELEASE_HOST,
+    Drain,
+    Gpu,
+    Limit,
+    Problem,
+    Quota,
+    Resources,
+    Rules,
+    as_one,
+    planned,
+)
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import edited
 from ansible_collections.gpuops.fleet.tests.bench.planner import metamorphic_world
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import (
@@ -342,12 +355,31 @@ def test_of_a_gpu_that_is_drained_twice_both_are_told_and_what_ends_both() -> No
     hosts["h2"]["policy"]["fleet_gpu_layouts"] = [{"gpu": "0000:01:00.0", "mode": "passthrough"}]
     del hosts["h1"]
     pinned = "kept for virtual machines (fleet_gpu_layouts: passthrough)"
-    both = f"{WORDS} and drained by kim (fan) until 2026-12-01"
     (told, _other) = plan(hosts).unplaced
     assert (
-        f"h2 GPU-h2-0 is {both} and {pinned}: run playbook release for it and for its whole host and give it another mode there"
-        in told["reason"]
+        f"h2 GPU-h2-0 is {WORDS} and {pinned}: run playbook release and give it another mode there, and run playbook mode; "
+        "and h2 is drained by kim (fan) until 2026-12-01: run playbook release for the whole host" in told["reason"]
     )
+
+
+def test_of_a_host_that_is_drained_as_a_whole_the_host_is_released() -> None:
+    hosts = fleet({**DRAIN, "by": "kim"})
+    del hosts["h1"]
+    (told, _other) = plan(hosts).explained
+    assert told.sentence == "h2 is drained by kim (fan) until 2026-12-01: run playbook release for the whole host"
+
+
+def test_a_host_that_is_released_leaves_what_is_drained_of_it_for_itself() -> None:
+    own, whole = Drain("drained by lin"), Drain("drained by kim", remedy=RELEASE_HOST, of_host=True)
+    first, second = (replace(gpu(number), drain=drain) for number, drain in enumerate((as_one([own, whole]), whole)))
+    asked = problem([host(first, second)], [need("wide", isolation="exclusive", count=2)])
+    (found,) = propose(asked, make_plan(asked))
+    assert found.sentence == (
+        "h1 is drained by kim: run playbook release for the whole host; and h1 GPU-h1-0 is drained by lin: run playbook release"
+    )
+    (change,) = found.changes
+    for edits in (change.edits, change.edits[::-1]):
+        assert not make_plan(edited(asked, edits)).unplaced
 
 
 def test_who_leaves_a_gpu_that_is_kept_for_virtual_machines_is_not_told_that_it_is_drained() -> None:

@@ -16,7 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propos
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move, moved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Deed, Problem, bars_after
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import (
     facts,
@@ -117,6 +117,62 @@ def test_beside_the_gates_remedy_other_changes_are_told() -> None:
     (proposal,) = propose(given, make_plan(given))
     assert [change.kind for change in proposal.changes] == ["uncordon", "gate"]
     assert all(not make_plan(change.apply(given)).unplaced for change in proposal.changes)
+
+
+def test_what_is_done_to_a_host_opens_it_for_every_service() -> None:
+    wait = [need(name, isolation="exclusive", priority=rank, bars={("h1", A100): NO}) for name, rank in (("first", 70), ("second", 50))]
+    given = problem([host(gpu())], wait)
+    first, second = propose(given, make_plan(given))
+    assert [change.kind for change in first.changes] == ["gate"]
+    # The first would take the only GPU.
+    assert "gate" not in [change.kind for change in second.changes]
+
+
+def test_where_the_first_would_take_one_host_the_next_is_told_both() -> None:
+    upgrade = Bar(NO.reason, NO.remedy, (Deed("upgrade to R580"),))
+    bars = {("h1", A100): upgrade, ("h2", A100): upgrade}
+    wait = [need(name, isolation="exclusive", priority=rank, bars=bars) for name, rank in (("first", 70), ("second", 50))]
+    given = problem([host(gpu(0, "h1")), host(gpu(0, "h2"), name="h2")], wait)
+    (_first, second) = propose(given, make_plan(given))
+    assert second.sentence == "h1: upgrade to R580; and the same for h2"
+    assert not make_plan(second.changes[0].apply(given)).unplaced
+
+
+def test_a_neighbour_that_an_upgrade_opens_too_keeps_its_room() -> None:
+    keeper = need("keeper", isolation="exclusive", keep_room=True, priority=60, bars={("h1", A100): NO})
+    given = problem(
+        [host(gpu(0), gpu(1))], [keeper, need("new", isolation="exclusive", bars={("h1", A100): NO})], [place("keeper", "0", mode="whole")]
+    )
+    (proposal,) = propose(given, make_plan(given))
+    assert "gate" not in [change.kind for change in proposal.changes]
+
+
+def test_another_image_is_taken_for_one_service_alone() -> None:
+    take = Bar("it needs 9.0", "h1: take an image built for 8.0", (Deed("take an image built for 8.0", of_host=False),))
+    wait = [need(name, isolation="exclusive", bars={("h1", A100): take}) for name in ("first", "second")]
+    given = problem([host(gpu())], wait)
+    assert [[change.sentence for change in each.changes] for each in propose(given, make_plan(given))] == [
+        ["h1: take an image built for 8.0"]
+    ] * 2
+
+
+def test_all_that_keeps_a_service_from_a_host_has_to_be_done_and_a_newer_driver_does_for_an_older() -> None:
+    machine = facts([gpu_facts(compute_capability="8.0")], driver={"present": True, "version": "450.80.02", "cuda": None, "flavour": None})
+    machine["engine"] = {"docker": {"present": True, "version": "20.10.0", "cdi": False, "runtimes": ["runc"]}}
+    manifests = [
+        {"service": name, "image": IMAGE, "runtime": "http", "gpu": {"isolation": "exclusive"}, "needs": {"cuda": cuda}}
+        for name, cuda in (("new", "13.0.2"), ("old", "12.4.1"))
+    ]
+    catalogue = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
+    found = door.judge({}).bars(catalogue, {"h1": machine}, manifests)
+    ((place_, newest),), ((_place, older),) = found["new"].items(), found["old"].items()
+    assert older.remedy == "h1: add NVIDIA's runtime, or upgrade to Docker 28.3 or newer; and h1: upgrade to R580: 580.65.06 or newer"
+    runtime, driver = newest.deeds
+    assert set(bars_after(found["old"], driver, "h1")[place_].missing) == {runtime}
+    assert bars_after(bars_after(found["old"], driver, "h1"), runtime, "h1") == {}
+    newer = Deed("upgrade to R590", driver=(590,))
+    assert (newer.does(driver), driver.does(newer)) == (True, False)
+    assert bars_after(found["old"], driver, "h2") == found["old"]
 
 
 def test_who_serves_where_the_gate_says_no_by_now_stays_with_a_note() -> None:

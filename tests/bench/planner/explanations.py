@@ -26,7 +26,10 @@ def applied(problem: t.Any, edits: t.Iterable[t.Any]) -> t.Any:
     fleet: dict[str, t.Any] = {}
     more: list[t.Any] = []
     for part, name, field, value in edits:
-        if part == "service":
+        if field == "bars":
+            theirs = [each for each in needs if part == "host" or each.service == name]
+            needs = [_opened(each, value, name if part == "host" else "") if each in theirs else each for each in needs]
+        elif part == "service":
             needs = [_set(need, field, value) if need.service == name else need for need in needs]
         elif part == "host":
             originals[name] = _set(originals[name], field, value)
@@ -39,6 +42,12 @@ def applied(problem: t.Any, edits: t.Iterable[t.Any]) -> t.Any:
             fleet[field] = value
     rebuilt = [dataclasses.replace(host, gpus=tuple(gpus[name])) for name, host in originals.items()]
     return dataclasses.replace(problem, hosts=(*rebuilt, *more), needs=tuple(needs), **fleet)
+
+
+def _opened(need: t.Any, deed: t.Any, host: str) -> t.Any:
+    """A copy that the gate refuses no more where what is done was all that it asked for; on one host, or on all without one."""
+    left = {place: bar for place, bar in need.bars.items() if host not in ("", place[0]) or set(bar.missing) != {deed}}
+    return dataclasses.replace(need, bars=left)
 
 
 def _set(thing: t.Any, path: str, value: t.Any) -> t.Any:
