@@ -453,7 +453,7 @@ def _drain_notes(host: Host, solution: Solution) -> Iterator[str]:
     """A line for all GPUs that are drained for one reason: who is on them still."""
     drained: dict[str, list[Gpu]] = {}
     for gpu in host.gpus:
-        if gpu.drain is not None:
+        if gpu.drain is not None and (gpu.blocked is None or gpu.drain.cause == "drain"):
             drained.setdefault(gpu.drain.words, []).append(gpu)
     for words, gpus in drained.items():
         uuids = {gpu.uuid for gpu in gpus}

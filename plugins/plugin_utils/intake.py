@@ -121,8 +121,14 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
         drains = _drains(entry, facts)
         if index in pins:
             number, layout = pins[index]
-            gpu = _pinned(gpu, layout, f"host {name}", f"fleet_gpu_layouts[{number}]")
-            drains += _kept_back(layout) if gpu.blocked is None else []
+            try:
+                gpu = _pinned(gpu, layout, f"host {name}", f"fleet_gpu_layouts[{number}]")
+            except FleetError:
+                if gpu.blocked is None or _misfit(layout) is not None:
+                    raise
+                # One that is lost may not say what it can have; pinned it is all the same.
+                gpu = replace(gpu, pin=Pin("mig", cuts=True))
+            drains += _kept_back(layout)
         gpus.append(replace(gpu, cordoned=index in cordoned, drain=as_one(drains), links=_links(entry, uuids)))
     _see_reserve(name, policy, gpus)
     sensed = facts["host"]
@@ -366,7 +372,7 @@ def _pinned(gpu: Gpu, layout: Layout, file: str, field: str) -> Gpu:
 
     if (refused := _misfit(layout)) is not None:
         raise wrong(*refused)
-    if layout.mode == "passthrough" or layout.mode == "vgpu" or gpu.blocked is not None:
+    if layout.mode == "passthrough" or layout.mode == "vgpu":
         return gpu  # whether the board can have these slices, the host says
     if layout.mode != "mig":
         return replace(gpu, pin=Pin(layout.mode, sharing=layout.sharing or TIME_SLICE))

@@ -45,7 +45,7 @@ class Fleet:
         self.rooms: dict[int, t.Any] = {}
         every = [gpu for each in problem.hosts for gpu in each.gpus]
         # Mostly nobody wants any of them empty, and then nobody has to be asked about it.
-        self.drained = any(gpu.drain is not None for gpu in every)
+        self.drained = any(gpu.drain is not None and gpu.blocked is None for gpu in every)
         largest = max((gpu.counted_mib for gpu in every), default=0)
         boards = " ".join(sorted({gpu.board for gpu in every}))  # every word of a quota that any board has is in this one
         slices = max((gpu.geometry.memory_slices for gpu in every if gpu.geometry is not None), default=0)

@@ -12,11 +12,13 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, host_of, need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifest
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import read_policy
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Instance, Need, Pin, Placement, Resources
-from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100, facts, gpu_facts, manifest_text, place
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import A100, facts, gpu_facts, manifest_text, need, place, problem
 
 CATALOGUE = Catalogue(door.read_data("boards.yml").data, door.read_data("geometry.yml").data)
 
@@ -425,3 +427,29 @@ def test_facts_of_other_releases_are_read() -> None:
     lost = dict.fromkeys(ONE) | {"index": 3, "state": "lost", "holders": None}
     given = facts([newer, older, lost, {**lost, "index": 4}], future=[1])
     assert check_facts("h1", given) is given
+
+
+@pytest.mark.parametrize(
+    ("layout", "besides"),
+    [
+        ({"mode": "passthrough"}, "is kept for virtual machines (fleet_gpu_layouts: passthrough): give it another mode there"),
+        ({"mode": "vgpu", "vgpus": [{"type": "A100D-10C", "count": 2}]}, "is kept for virtual machines (fleet_gpu_layouts: vgpu)"),
+        ({"mode": "mig"}, "take h1 GPU-h1-0 out of fleet_gpu_layouts"),
+        ({"mode": "mig", "slices": ["3g.40gb@0"]}, "take h1 GPU-h1-0 out of fleet_gpu_layouts"),
+    ],
+)
+def test_what_is_lost_is_still_what_the_platform_has_decided_once_it_is_back(layout: dict[str, t.Any], besides: str) -> None:
+    for more in ({}, {"mig": None}):
+        lost = sensed(facts([gpu_facts(state="lost", **more)]), fleet_gpu_layouts=[{"gpu": 0, **layout}])
+        asked = problem([lost], [need("new", isolation="exclusive")])
+        (found,) = propose(asked, make_plan(asked))
+        assert "bring h1 GPU-h1-0 back, which is lost" in found.sentence
+        assert besides in found.sentence
+
+
+def test_a_gpu_that_gives_vgpus_because_it_is_to_is_given_another_mode() -> None:
+    giving = gpu_facts(vgpu={"vfs": 16, "vgpus": [{"type": "A100D-10C"}]})
+    layout = {"gpu": 0, "mode": "vgpu", "vgpus": [{"type": "A100D-10C", "count": 1}]}
+    asked = problem([sensed(facts([giving]), fleet_gpu_layouts=[layout])], [need("new", isolation="exclusive")])
+    (found,) = propose(asked, make_plan(asked))
+    assert "which is giving vGPUs (1 A100D-10C); and h1 GPU-h1-0 is kept for virtual machines (fleet_gpu_layouts: vgpu)" in found.sentence
