@@ -19,7 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all impor
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_proved import MOST_MOVES, Proved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import refused_by_quota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import AMOUNTS, enough, without_limit
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import Asked, Kinds, gpus_of, host_with, words_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import Asked, Kinds, free_stem, gpus_of, host_with, words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Gpu,
     Host,
@@ -164,6 +164,7 @@ class Search(Proved):
         super().__init__(problem, solution, leases, budget)
         self.leases = leases
         self.kinds = Kinds(self.now, boards)
+        self.stem = free_stem(self.now.host_names)
         self.models = models
         self.known: dict[Need, _Known] = {}
         self.ahead: dict[Need, tuple[_Options, int]] = {}
@@ -483,7 +484,7 @@ class Search(Proved):
     def more_hosts(self, need: Need, board: tuple[Host | None, Gpu], count: int, first: int = 1) -> Option:
         """So many more hosts with a GPU of this kind, or as many as one replica needs. ``first``: the number in the name of the first."""
         like, gpu = board
-        hosts = tuple(host_with(need, like, gpu, f"more-{number:04}", gpus_of(need, gpu)) for number in range(first, first + count))
+        hosts = tuple(host_with(need, like, gpu, f"{self.stem}-{number:04}", gpus_of(need, gpu)) for number in range(first, first + count))
         back = self._to_bring_back(need)
         bring = f"bring {' and '.join(back)} back, or " if back else ""
         return Option("hosts", COSTS["hosts"] + count, f"{bring}add {words_of(need, gpu, count)}", (Edit("fleet", "", "hosts", hosts),))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import typing as t
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -56,6 +56,12 @@ def host_with(need: Need, like: Host | None, gpu: Gpu, name: str, count: int) ->
     modes = tuple(sorted({MODE_OF[need.isolation], *(() if like is None else like.modes)}))
     free = Resources(None, None, None, None)
     return Host(name, need.environment, gpus, modes=modes, sharing=(need.sharing,), capacity=free, **more)
+
+
+def free_stem(names: Iterable[str], stem: str = "more") -> str:
+    """How names of hosts that are not there begin, before ``-0001`` and so on, where these are names of others."""
+    taken = {name.rpartition("-")[0] for name in names}
+    return next(each for each in itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2))) if each not in taken)
 
 
 def words_of(need: Need, gpu: Gpu, count: int) -> str:

@@ -452,6 +452,11 @@ class Problem:
     preemption: bool = False
 
     @property
+    def host_names(self) -> set[str]:
+        """All hosts that it names: those of this run, and others that somebody has a place on."""
+        return {host.name for host in self.hosts}.union(place.host for place in self.previous)
+
+    @property
     def is_small(self) -> bool:
         """May more be tried than is done on a large fleet?"""
         return len(self.needs) * len(self.hosts) <= SMALL

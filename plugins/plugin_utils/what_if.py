@@ -28,6 +28,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import new_gpus, width
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import free_stem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Problem, Resources, Solution
@@ -147,7 +148,8 @@ class WhatIf:
             raise FleetError(f"a number of replicas is out of bounds: {', '.join(wrong)}", file=_WHERE, field="replicas", hint="0 to 10000")
         more: list[Host] = []
         for index, each in enumerate(model.add):
-            more.extend(_more(problem, catalogue, each, each.hosts * each.gpus, f"more-{index + 1}"))
+            stem = free_stem(problem.host_names, f"more-{index + 1}")
+            more.extend(_more(problem, catalogue, each, each.hosts * each.gpus, stem))
         grown = _joined(problem, more)
         hosts = tuple(host for host in grown.hosts if host.name not in model.remove)
         previous = tuple(place for place in problem.previous if place.host not in model.remove)
@@ -156,11 +158,11 @@ class WhatIf:
 
     def _how_many(self, problem: Problem, now: Solution, catalogue: Catalogue, kind: _Kind) -> Answer:
         """The fewest more GPUs with which as many replicas have a place as with any number of them."""
-        tried = {0: now}
+        tried, stem = {0: now}, free_stem(problem.host_names)
 
         def without(gpus: int) -> int:
             if gpus not in tried:
-                tried[gpus] = make_plan(_joined(problem, _more(problem, catalogue, kind, gpus, "more")))
+                tried[gpus] = make_plan(_joined(problem, _more(problem, catalogue, kind, gpus, stem)))
             return len(tried[gpus].unplaced)
 
         high, idle, largest = kind.gpus, 0, _largest_at_once(problem, now, kind.gpus)

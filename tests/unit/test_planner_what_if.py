@@ -13,8 +13,10 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.action.plan import run
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, what_if
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import ask_fleet, explain_plans
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import FLEET
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Gpu, Limit, Problem, Quota, Rules, Solution, Unplaced
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import Answer, WhatIf, boards_of
@@ -152,6 +154,17 @@ def test_the_answer_counts_one_as_one() -> None:
     assert ask(problem([host()], [need()])).lines[1] == "then 1 of 1 replica has no place"
     assert ask(problem([host(gpu())], [need()])).lines[1] == "then each replica has a place"
     assert ask(problem([host(gpu())], [])).lines[1] == "then there is nobody to place"
+
+
+@pytest.mark.parametrize("name", ["more-0000", "more-0001", "more-1-0000", "more-2-0000"])
+def test_hosts_that_come_have_names_that_nobody_has(name: str) -> None:
+    fleet = [host(gpu(0, name), name=name)]
+    asked = problem(fleet, [need(isolation="exclusive", replicas=4)], [place("ocr", "0", replica=1, on=name, mode="whole")])
+    for known in (asked, dataclasses.replace(asked, hosts=(host(gpu(0)),))):
+        assert many(known, board="a100", gpus=1)["gpus"] == 3 - (known is not asked)
+        kinds = [{"board": "a100", "gpus": 1, "hosts": 2}, {"board": "a100", "gpus": 1}]
+        assert not ask(known, add=kinds).data["unplaced"]
+        assert all(each.changes[0].kind == "hosts" for each in propose(known, make_plan(known)))
 
 
 def test_replicas_that_lack_a_place_for_one_reason_are_one_line() -> None:
