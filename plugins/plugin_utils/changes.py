@@ -19,6 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all impor
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_proved import MOST_MOVES, Proved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import refused_by_quota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import AMOUNTS, enough, without_limit
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_blockers import bring_back
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import Asked, Kinds, free_stem, gpus_of, host_with, words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Gpu,
@@ -202,8 +203,10 @@ class Search(Proved):
         while first.changes:
             cause = cause if first.cause in OF_THE_NEED and cause not in OF_THE_NEED else first.cause
             also = self.also(need, first.changes[0], [number for number in rest if number not in first.served])
+            instead, more = self._instead(need, first, known)
             for number in rest:
                 told_ = first.changes if number in first.served else first.changes[:1] if number in also else ()
+                told_ += (instead,) if instead and number in more else ()
                 if told_:
                     yield Proposal(need.service, number, self.words.get(number, cause), told_)
             rest = [number for number in rest if number not in first.served | also]
@@ -216,6 +219,11 @@ class Search(Proved):
             added, more = self._hosts(need, rest, known) if not self.many else (None, set())
             for number in rest:
                 yield Proposal(need.service, number, self.words.get(number, cause), (added,) if added and number in more else ())
+
+    def _instead(self, need: Need, first: _First, known: _Known) -> tuple[Change | None, set[int]]:
+        """More hosts for whom nothing else helps than that one comes back which may be gone for good."""
+        alone = len(first.changes) == 1 and any(edit.field == "down" for edit in first.changes[0].edits)
+        return self._hosts(need, sorted(first.served), known) if alone and not self.many else (None, set())
 
     def look_ahead(self, asked: Iterable[tuple[Need, Sequence[int]]]) -> None:
         """What could be tried for each kind of needs, as far as that does not hang on what was tried for others: by two processes."""
@@ -246,8 +254,9 @@ class Search(Proved):
             names = sorted({host.environment for host in self.now.hosts if not host.down})
             found = [("environment", option) for name in names for option in self._environment(need, name, replicas[0])]
             return "environment", _cheapest_first(found), ""
+        back = [("host down", option) for option in bring_back(hosts, need, self._to_bring_back(need))]
         if all(host.down for host in hosts):
-            return "host down", [], ""
+            return "host down", back, ""
         scene, number = self._scene_of(need, replicas[0])
         spots = scene.spots(need, f"{need.service}-{number}")
         found = [(spot.cause, combined(spot.host, choice)) for spot in spots[:4] for choice in choices_of(spot)]
@@ -258,6 +267,7 @@ class Search(Proved):
         held = next((word for word in causes if word in OF_OTHERS), beside)
         if held is not None and self.now.moves < MOST_MOVES:
             found.append((held, Option("moves", COSTS["moves"], MOVES, (Edit("fleet", "", "moves", MOST_MOVES),))))
+        found += back
         if cause == "host down":
             found = [each for each in found if each[0] not in OF_THE_NEED]
         room = spots[0].host if spots and not spots[0].blockers else ""
@@ -485,9 +495,17 @@ class Search(Proved):
         """So many more hosts with a GPU of this kind, or as many as one replica needs. ``first``: the number in the name of the first."""
         like, gpu = board
         hosts = tuple(host_with(need, like, gpu, f"{self.stem}-{number:04}", gpus_of(need, gpu)) for number in range(first, first + count))
-        back = self._to_bring_back(need)
+        back = self._untried(need)
         bring = f"bring {' and '.join(back)} back, or " if back else ""
         return Option("hosts", COSTS["hosts"] + count, f"{bring}add {words_of(need, gpu, count)}", (Edit("fleet", "", "hosts", hosts),))
+
+    def _untried(self, need: Need) -> list[str]:
+        """The hosts that are down and may take it: those that had it, else of which nothing is known. What others are worth was tried."""
+        ran = self._to_bring_back(need)
+        known = {host.name for host in self.now.hosts if host.last is not None and not self.many}
+        return [
+            name for name in ran or sorted(host.name for host in self.now.hosts if host.down and host.admits(need)) if name not in known
+        ]
 
     def _is_down(self, name: str) -> bool:
         return any(host.name == name and host.down for host in self.now.hosts)

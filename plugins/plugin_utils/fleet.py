@@ -16,7 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propos
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge, drivers_below
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.consolidating import consolidated
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.facts_form import gpus_named_twice, one_machine_twice
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of, without_moved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.known_words import idle_words, unknown_words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.leasing import lease_ends
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
@@ -303,7 +303,7 @@ def _bars(
 ) -> Mapping[str, Bars]:
     if judge is None:
         return {}
-    read = {name: host["facts"] for name, host in hosts.items() if host.get("facts") is not None and not _is_down(host)}
+    read = {name: host["facts"] for name, host in hosts.items() if host.get("facts") is not None}
     return judge.bars(catalogue, read, [manifest.data() for manifest in manifests], drivers_below(hosts))
 
 
@@ -402,14 +402,14 @@ def _hosts(
         there.setdefault(place.host, []).append(place)
     for name in sorted(hosts):
         try:
-            gone = _is_down(hosts[name])
             facts: t.Any = hosts[name].get("facts")
             policy = policies[name]
-            states.append(down_host(name, policy) if gone else host_of(name, facts, policy, catalogue, there.get(name, ())))
+            make = down_host if _is_down(hosts[name]) else host_of
+            states.append(make(name, facts, policy, catalogue, there.get(name, ())))
         except FleetError as error:
             errors.append(error)
     raise_all([*errors, *one_machine_twice(_of_those_up(states, hosts))])
-    return states
+    return without_moved(states)
 
 
 def _of_those_up(states: Iterable[Host], hosts: Mapping[str, Mapping[str, t.Any]]) -> dict[str, Mapping[str, t.Any]]:

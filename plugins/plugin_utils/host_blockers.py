@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import typing as t
+from collections.abc import Collection, Iterable, Iterator
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import beyond, more_ports, more_room
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import amount
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import LEAST_PART, Blocker, Edit, Option, option_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
+
+#: So many hosts that are down are tried for one service.
+FEW: t.Final = 3
 
 
 def room_blockers(host: HostState, need: Need, name: str, asked: frozenset[int]) -> Iterator[Blocker]:
@@ -62,3 +66,16 @@ def data_blockers(host: HostState, need: Need) -> Iterator[Blocker]:
         text = f"add '{need.data_class}' to fleet_data_classes of {host.host.name}, if such data may be there"
         edit = Edit("host", host.host.name, "data_classes", tuple(sorted((*host.host.data_classes, need.data_class))))
         yield Blocker("data class", (option_of("data_class", text, edit),))
+
+
+def bring_back(hosts: Iterable[Host], need: Need, ran: Collection[str]) -> list[Option]:
+    """The first hosts that are down, have a board that it may be on as far as is known, and may have its data: those that have replicas of
+    it (``ran``) before others. Whether that helps is found out as of every other change."""
+    able = (
+        host for host in hosts if host.last is not None and host.may_have(need) and any(need.wants(gpu.board) for gpu in host.last.gpus)
+    )
+    first = sorted(able, key=lambda host: (host.name not in ran, host.name))[:FEW]
+    return [
+        option_of("repair", f"bring {host.name} back", Edit("host", host.name, "down", False), more=number / FEW)._replace(host=host.name)
+        for number, host in enumerate(first)
+    ]

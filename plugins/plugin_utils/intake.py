@@ -207,9 +207,23 @@ def _kept_back(layout: Layout) -> list[Drain]:
     return [Drain(words, remedy="give it another mode there, and run playbook mode", cause="pinned layout")]
 
 
-def down_host(name: str, policy: Policy) -> Host:
-    """A host that nobody reaches. What it has does not matter: it gets nothing, and no decision touches its GPUs."""
-    return Host(name, policy.fleet_environment, (), down=True, data_classes=tuple(sorted(set(policy.fleet_data_classes))))
+def down_host(name: str, facts: Facts | None, policy: Policy, catalogue: Catalogue, previous: Iterable[Placement]) -> Host:
+    """A host that nobody reaches. What it has does not matter: it gets nothing, and no decision touches its GPUs. What its last facts say
+    is for who asks what it would be worth to bring it back; where they are wrong, that keeps no plan from being made."""
+    try:
+        last = None if facts is None else host_of(name, facts, policy, catalogue, previous)
+    except FleetError:
+        last = None
+    return Host(name, policy.fleet_environment, (), down=True, data_classes=tuple(sorted(set(policy.fleet_data_classes))), last=last)
+
+
+def without_moved(hosts: Iterable[Host]) -> list[Host]:
+    """The hosts, and nothing known of one that is down whose boards are in another one by now."""
+    known = list(hosts)
+    here = {gpu.uuid for host in known for gpu in host.gpus}
+    return [
+        host if host.last is None or here.isdisjoint(gpu.uuid for gpu in host.last.gpus) else replace(host, last=None) for host in known
+    ]
 
 
 def _capacity(name: str, sensed: Facts, policy: Policy, serves: bool) -> Resources:

@@ -199,6 +199,7 @@ class Host:
 
     ``listening``: ports in use by what no plan has put there.
     ``down``: nobody reaches it. It gets nothing, whatever its GPUs; adopted services stay on it, the others go where there is a place.
+    ``last``: of one that is down, what it was when its facts were published, where that is known.
     ``data_classes``: of the classes of data that services name, those that may be here.
     """
 
@@ -215,6 +216,7 @@ class Host:
     listening: frozenset[int] = frozenset()
     down: bool = False
     data_classes: tuple[str, ...] = ()
+    last: Host | None = None
 
     @cached_property
     def order(self) -> str:

@@ -119,8 +119,8 @@ LEAST_PART: t.Final = 0.1
 class Edit(t.NamedTuple):
     """One value that becomes another. ``part``: service, host, gpu or fleet; ``name``: whose (a GPU's UUID, '' for the fleet);
     ``field``: as the problem's types have it (``rules.apart``), or ``hosts`` of the fleet, whose ``value`` are hosts that come, or ``bars``
-    of a service or host, whose ``value`` is what is done about what the compatibility gate says there, or ``drain`` of a whole host. That
-    of a GPU leaves what it has of its host."""
+    of a service or host, whose ``value`` is what is done about what the compatibility gate says there, or ``drain`` of a whole host (that
+    of a GPU leaves what it has of its host), or ``down``, which makes it what it was."""
 
     part: str
     name: str
@@ -256,6 +256,8 @@ def edited(problem: Problem, edits: Iterable[Edit]) -> Problem:
             problem = replace(problem, needs=tuple(_after(need, value, name) for need in problem.needs))
         elif (part, field) == ("host", "drain"):
             problem = replace(problem, hosts=tuple(_released(host) if host.name == name else host for host in problem.hosts))
+        elif (part, field) == ("host", "down"):
+            problem = replace(problem, hosts=tuple(host.last or host if host.name == name else host for host in problem.hosts))
         elif part == "host":
             hosts = tuple(with_value(host, field, value) if host.name == name else host for host in problem.hosts)
             problem = replace(problem, hosts=hosts)
@@ -281,7 +283,7 @@ def _with_gpu(host: Host, uuid: str, field: str, value: t.Any) -> Host:
 
 def _set(gpu: Gpu, field: str, value: t.Any) -> Gpu:
     """The GPU with another value of a field. A drain of its whole host does not end with its own."""
-    kept = gpu.drain.of(True) if (field, value) == ("drain", None) and gpu.drain is not None else value
+    kept: t.Any = gpu.drain.of(True) if (field, value) == ("drain", None) and gpu.drain is not None else value
     return replace(gpu, **{field: kept})
 
 

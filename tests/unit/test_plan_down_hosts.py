@@ -56,6 +56,56 @@ def carried_out(planned: Planned, host_name: str) -> dict[str, t.Any]:
     return facts([gpu_facts(0, host_name, slices=slices)], plan=record)
 
 
+NEW = ("m/new.yml", manifest_text("new", gpu="{memory: 30 GiB}"))
+
+
+def helped(hosts: dict[str, dict[str, t.Any]], last: Planned | None = None, *manifests: tuple[str, str]) -> list[list[str]]:
+    """What each replica without a place is told."""
+    return [[change.sentence for change in each.changes] for each in plan(hosts, last, *(manifests or (NEW,))).explained]
+
+
+def test_who_is_new_is_told_to_bring_back_a_host_that_could_take_it_before_one_is_added() -> None:
+    hosts = fleet(h1={"down": True}, h2={"unread": TIMEOUT})
+    board = "a host of environment 'production' with a free GPU"
+    assert helped(hosts) == [["bring h1 back", f"add {board} (a100-pcie-40gb)"]]
+    # Of one of which nothing is known that may be so.
+    nothing = {"down": True, "facts": None}
+    (told,) = helped(fleet(h1=nothing, h2=nothing))[0]
+    assert told.startswith(f"bring h1 and h2 back, or add {board}")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{"state": "lost"}, {"drain": {"by": "lin", "reason": "fan", "since": "2026-11-21T12:00:00Z", "until": None, "force": False}}],
+)
+def test_a_host_that_could_not_take_it_as_far_as_is_known_is_not_to_be_brought_back(state: dict[str, t.Any]) -> None:
+    away = {"down": True, "facts": facts([gpu_facts(0, "h1", **state)])}
+    assert not [each for told in helped(fleet(h1=away, h2=away)) for each in told if "bring" in each]
+
+
+def test_the_gate_judges_a_host_that_is_down_by_its_last_facts() -> None:
+    old = {"present": True, "version": "550.54.15", "cuda": None, "flavour": None}
+    hosts = fleet(h1={"down": True, "facts": facts([gpu_facts(0, "h1", compute_capability="8.0")], driver=old)})
+    del hosts["h2"]
+    (found,) = plan_fleet(
+        [("m/new.yml", manifest_text("new", needs="{cuda: '13.0'}"))], {}, hosts, CATALOGUE, ["http"], judge=door.judge({})
+    ).explained
+    assert [change.kind for change in found.changes] == ["hosts"]
+
+
+def test_what_is_wrong_in_the_last_facts_of_a_host_keeps_no_plan_from_being_made() -> None:
+    hosts = fleet(h1={"down": True}, h2={"down": True})
+    hosts["h1"]["policy"]["fleet_cordoned_gpus"] = [7]
+    assert [told[0] for told in helped(hosts)] == ["bring h2 back"]
+
+
+def test_boards_that_are_in_another_host_by_now_do_not_come_back_with_theirs() -> None:
+    hosts = fleet(h1={"down": True})
+    hosts["h2"]["facts"] = facts([gpu_facts(0, "h1")])
+    found = helped(hosts, None, ("m/new.yml", manifest_text("new", gpu="{memory: 60 GiB}", replicas="2")))
+    assert not [each for told in found for each in told if each == "bring h1 back"]
+
+
 @pytest.fixture
 def first() -> Planned:
     """One replica of each service on each host."""
