@@ -159,6 +159,12 @@ def _explain(model: type[BaseModel], located: Located, problem: Mapping[str, t.A
         return located.error(path, f"unknown value {describe(value)}", f"write {context['expected']}")
     if kind == "string_pattern_mismatch":
         return located.error(path, f"{describe(value)} does not have the right form", f"it must match {context['pattern']}")
+    if kind == "too_short" and not value:
+        return located.error(path, "the list is empty", f"write at least {context['min_length']}{_such_as(model, path)}")
+    if kind == "string_too_short" and not value:
+        return located.error(path, "the text is empty", "write what it shall be, or leave it out")
+    if kind == "too_long":
+        return located.error(path, f"{len(value)} are too many", f"it may have at most {context['max_length']}")
     return located.error(path, f"{describe(value)} is not right", _limit(kind, context, str(problem["msg"])))
 
 
@@ -206,9 +212,15 @@ def _limit(kind: str, context: Mapping[str, t.Any], message: str) -> str:
         return f"it must be {text} {limit if isinstance(limit, int) else format(limit, 'g')}"
     if kind in ("too_short", "string_too_short"):
         return f"it needs at least {context['min_length']}"
-    if kind in ("too_long", "string_too_long"):
-        return f"it may have at most {context['max_length']}"
+    if kind == "string_too_long":
+        return f"it may have at most {context['max_length']} letters"
     return message
+
+
+def _such_as(model: type[BaseModel], path: Path) -> str:
+    """What a list is that nobody writes, as an example; '' where that is no more than nothing."""
+    field = model.model_fields.get(str(path[-1])) if len(path) == 1 else None
+    return f", such as [{', '.join(map(str, field.default))}]" if field is not None and isinstance(field.default, list) else ""
 
 
 def _unknown(model: type[BaseModel], path: Path) -> tuple[str, str]:

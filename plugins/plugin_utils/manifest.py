@@ -31,13 +31,17 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, raise_all, read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest_parts import (
     MOST_BYTES,
+    MOST_CPUS,
+    MOST_DISK,
     MOST_HEADS,
     MOST_LAYERS,
+    MOST_MEMORY,
     MOST_PARAMETERS,
     MOST_REQUESTS,
     MOST_SECONDS,
     MOST_TOKENS,
     MOST_WIDTH,
+    at_most,
     files_differ,
     known_ports,
     not_in_billions,
@@ -166,6 +170,8 @@ class Gpu(Strict):
             raise Wrong("one GPU is joined with nobody", "write a 'count' of 2 or more, or no nvlink", "nvlink")
         if self.compute is not None and self.isolation == "exclusive":
             raise Wrong("a whole GPU has all of its compute", "leave 'compute' out, or choose 'slice' or 'shared'", "compute")
+        if "models" in self.model_fields_set and not self.models:
+            raise Wrong("it names no board", "name those that it may run on, or leave 'models' out", "models")
         some_board_is_left(self.models, self.not_models)
         if self.profile is not None and self.memory is not None and _has_less(self.profile, self.memory):
             wrong = f"{memory.format_size(self.memory)} is more than a slice {self.profile} has"
@@ -182,10 +188,10 @@ def _has_less(profile: str, mib: int) -> bool:
 class Host(Strict):
     """Reserved on the host for each replica."""
 
-    cpus: float = Field(default=1.0, ge=0.01, description="CPU cores")
-    memory: SomeSize = Field(default=2048, description="main memory", validate_default=False)
-    shm: Size = Field(default=64, description="shared memory (/dev/shm)", validate_default=False)
-    disk: Size = Field(default=0, description="space below the services directory", validate_default=False)
+    cpus: float = Field(default=1.0, ge=0.01, le=MOST_CPUS, description="CPU cores")
+    memory: t.Annotated[SomeSize, at_most(MOST_MEMORY)] = Field(default=2048, description="main memory", validate_default=False)
+    shm: t.Annotated[Size, at_most(MOST_MEMORY)] = Field(default=64, description="shared memory (/dev/shm)", validate_default=False)
+    disk: t.Annotated[Size, at_most(MOST_DISK)] = Field(default=0, description="space below the services directory", validate_default=False)
 
     @model_validator(mode="after")
     def _shm_is_memory(self) -> Host:

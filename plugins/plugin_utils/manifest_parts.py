@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import name_parts
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Wrong, describe
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import AfterValidator, Wrong, describe
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 
 if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Health, PlacementRules, Port, Volume, Weight
@@ -28,6 +29,21 @@ MOST_REQUESTS = 10**6
 MOST_BYTES = 16
 # Seconds that anything of a start or a rollout may take: a day. What takes longer is a unit taken for another.
 MOST_SECONDS = 86400
+# What a replica may ask of its host: as much as the largest servers have of CPUs, many times that of memory and disk.
+MOST_CPUS = 4096
+MOST_MEMORY = 64 * 2**20
+MOST_DISK = 2**30
+
+
+def at_most(most: int) -> AfterValidator:
+    """A size of no more than so many MiB. :raises Wrong: when it is used: more than any host has."""
+
+    def checked(value: int) -> int:
+        if value > most:
+            raise Wrong(f"{format_size(value)} is more than any host has", f"write at most '{format_size(most)}'")
+        return value
+
+    return AfterValidator(checked)
 
 
 def profile_name(value: str) -> str:

@@ -184,7 +184,10 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "too many": ({"priority": "101"}, "m/a.yml:9: priority: 101 is not right; it must be at most 100"),
     "too few": ({"replicas": "0"}, "m/a.yml:9: replicas: 0 is not right; it must be at least 1"),
     "nothing of it": ({"gpu": "{memory: 1 GiB, compute: 0}"}, "m/a.yml:7: gpu.compute: 0 is not right; it must be more than 0"),
-    "an empty word": ({"volumes": "[{source: '', target: /a}]"}, "m/a.yml:9: volumes[0].source: '' is not right; it needs at least 1"),
+    "an empty word": (
+        {"volumes": "[{source: '', target: /a}]"},
+        "m/a.yml:9: volumes[0].source: the text is empty; write what it shall be, or leave it out",
+    ),
     "unknown choice": (
         {"gpu": "{memory: 1 GiB, isolation: slcie}"},
         "m/a.yml:7: gpu.isolation: unknown value 'slcie'; write 'exclusive', 'slice' or 'shared'",
@@ -376,11 +379,11 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
     "a size below nothing": ({"gpu": "{memory: -1}"}, "m/a.yml:7: gpu.memory: -1 has no unit; write '8 GiB'"),
     "too long a path": (
         {"route": f"{{path: /{'a' * 255}}}"},
-        f"m/a.yml:9: route.path: '/{'a' * 54}...' is not right; it may have at most 255",
+        f"m/a.yml:9: route.path: '/{'a' * 54}...' is not right; it may have at most 255 letters",
     ),
     "too many teams": (
         {"route": f"{{teams: [{', '.join(f't{number}' for number in range(101))}]}}"},
-        "m/a.yml:9: route.teams: a list is not right; it may have at most 100",
+        "m/a.yml:9: route.teams: 101 are too many; it may have at most 100",
     ),
     "a secret out of its directory": (
         {"secrets": "[../shadow]"},

@@ -31,6 +31,24 @@ WRONG: dict[str, tuple[dict[str, str], str]] = {
         "m/a.yml:9: model.bytes_per_parameter: 10000000000.0 is not right; it must be at most 16\n"
         "m/a.yml:9: model.parameters: 1e+300 is not right; it must be at most 1e+15",
     ),
+    "more CPUs than there are": (
+        {"host": "{cpus: 1e300, memory: 1 GiB}"},
+        "m/a.yml:9: host.cpus: 1e+300 is not right; it must be at most 4096",
+    ),
+    "more memory than there is": (
+        {"host": "{memory: 1000000 GiB, shm: 65537 GiB, disk: 1048577 GiB}"},
+        "m/a.yml:9: host.disk: 1048577 GiB is more than any host has; write at most '1048576 GiB'\n"
+        "m/a.yml:9: host.memory: 1000000 GiB is more than any host has; write at most '65536 GiB'\n"
+        "m/a.yml:9: host.shm: 65537 GiB is more than any host has; write at most '65536 GiB'",
+    ),
+    "no board named": (
+        {"gpu": "{memory: 8 GiB, models: []}"},
+        "m/a.yml:7: gpu.models: it names no board; name those that it may run on, or leave 'models' out",
+    ),
+    "a board without a name": (
+        {"gpu": "{memory: 8 GiB, models: ['']}"},
+        "m/a.yml:7: gpu.models[0]: the text is empty; write what it shall be, or leave it out",
+    ),
     "no board left": (
         {"gpu": "{memory: 8 GiB, models: [a100], not_models: [h100, a100]}"},
         "m/a.yml:7: gpu.not_models[1]: 'a100' takes away what 'models' allows, and no board is left; "

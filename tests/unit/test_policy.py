@@ -76,6 +76,7 @@ def test_everything_can_be_said() -> None:
             {"fleet_shared_reserve": 1024},
             "host h1: fleet_shared_reserve: 1024 has no unit; write '1024 MiB' or '1024 GiB'",
         ),
+        ({"fleet_gpu_modes": []}, "host h1: fleet_gpu_modes: the list is empty; write at least 1, such as [mig, whole]"),
         ({"fleet_shared_max": 0}, "host h1: fleet_shared_max: 0 is not right; it must be at least 1"),
         (
             {"fleet_quotas": {"teams": {"claims": {"gpus": None}}}},

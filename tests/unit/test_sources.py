@@ -165,7 +165,7 @@ def test_a_change_stands_for_what_its_project_has_at_that_branch() -> None:
         (r'{project: a/b, team: a1, services: ["x1\n"]}', "is neither a service nor a beginning of names"),
         ("{project: a/b, ref: --upload-pack=x, team: a1, services: [x1]}", "is not a branch, a tag or a commit"),
         ("{project: a/b, team: a1, services: ['*']}", "is neither a service nor a beginning of names"),
-        ("{project: a/b, team: a1, services: []}", "it needs at least 1"),
+        ("{project: a/b, team: a1, services: []}", "the list is empty; write at least 1"),
         ("{project: a/b, team: a1, services: [x1], directory: ../x}", "leads out of the project"),
         ("{project: a/b, team: a1, services: [x1], host_paths: [data]}", "is not a directory of a host"),
         ("{project: a/b, team: a1, services: [x1], route_hosts: ['*']}", "is not a host name"),
