@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What keeps a service from a host whatever its GPUs say: CPU, memory, disk, ports, and data that may not be there."""
+"""What keeps a service from a host whatever its GPUs say: CPU, memory, disk, ports, data that may not be there, and that it is down."""
 
 from __future__ import annotations
 
