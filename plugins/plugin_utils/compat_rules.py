@@ -25,6 +25,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_requires impor
 
 _LOST = "what needs a newer driver fails with cudaErrorCallRequiresNewerDriver"
 _NO_CUDA: Version = (0, 1)
+# How a remedy ends that opens nothing on the host itself.
+NOT_HERE: t.Final = "place the service on another host"
 _UPGRADE = re.compile(r"upgrade to R([0-9]+)(?:: ([0-9.]+) or newer)?")
 # What the host itself said, and what a manifest declares, is no fact from outside.
 HOST = Fact(None, "A", "facts of the host")
@@ -120,7 +122,7 @@ def upgrade(case: Case, floor: str) -> str:
     holder = _last(case)
     last = holder[1] if holder else None
     if holder and last is not None and last < least:
-        return f"R{last} is the last branch for the {holder[0]} in {case.host.name}: place the service on another host"
+        return f"R{last} is the last branch for the {holder[0]} in {case.host.name}: {NOT_HERE}"
     fits = [branch for branch in case.facts.upgrades(case.month) if branch >= least and (last is None or branch <= last)]
     branch = fits[0] if fits else least
     release = floor if branch == least else case.facts.first_release(branch)

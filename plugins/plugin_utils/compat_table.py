@@ -14,7 +14,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import runtimes
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat import Answers, Gate, named, told
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_case import EFFECTS, CompatImage, Finding, host_of, image_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_rules import driver_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_rules import NOT_HERE, driver_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bar, Bars, Deed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import absence, table
 
@@ -181,7 +181,7 @@ def _bar(findings: Sequence[Finding], host: str) -> Bar:
 def _deed(finding: Finding) -> Deed:
     """A remedy as something that is done to a host, for all of its services, or to the image of one."""
     of_host = finding.rule not in _OF_IMAGE and not finding.remedy.endswith(_ELSEWHERE)
-    return Deed(finding.remedy, of_host, driver_of(finding.remedy))
+    return Deed(finding.remedy, of_host, driver_of(finding.remedy), not finding.remedy.endswith(NOT_HERE))
 
 
 def drivers_below(hosts: Mapping[str, Data]) -> dict[str, str]:

@@ -76,8 +76,15 @@ class Look:
             found.append(used)
         return tuple(found)
 
+    def _is_shut(self) -> bool:
+        """Is there nothing that would have the compatibility gate open here?"""
+        barred = self.state.barred(self.need)
+        return barred is not None and not all(deed.here for deed in barred.missing)
+
     def _lasting(self) -> Lasting | None:
         size = self._size()
+        if self._is_shut():
+            return None
         if size is not None:
             if not size.options:
                 return None
@@ -157,14 +164,14 @@ class Look:
             yield Blocker("outsider", (option_of("outsider", f"stop {busy[0]} on {self.where}, or run playbook adopt", *edits),))
 
     def _release(self, text: str, cause: str, edit: Edit, names: Iterable[str]) -> Blocker:
-        """``names``: who is there still, because there is nowhere else; a higher priority that may come again takes places of lower ones."""
+        """``names``: who is there still, because there is nowhere else, and would give way to a higher priority that may come again."""
         lower = [name for name in names if self.scene.priority(name) < self.need.priority] if self.scene.problem.preemption else []
         return Blocker(cause, (option_of("release", f"{text}{LOSERS if lower else ''}", edit, lost=lower),))
 
     def misfit(self) -> str | None:
         """The word for a need that this board could not serve, even empty."""
         size = self._size()
-        return None if size is None else size.cause
+        return size.cause if size is not None else "compatibility" if self._is_shut() else None
 
     def _size(self) -> Blocker | None:
         """A need that this board could not serve, even empty."""

@@ -255,11 +255,13 @@ class Host:
 
 class Deed(t.NamedTuple):
     """One thing that somebody can do about what the compatibility gate says, in a line. ``of_host``: to the host, so that it is done for
-    every service; else to the image of one service. ``driver``: the least one that it asks for; a newer one does as well."""
+    every service; else to the image of one service. ``driver``: the least one that it asks for; a newer one does as well. ``here``: False
+    where all that is left is to place the service on another host."""
 
     words: str
     of_host: bool = True
     driver: tuple[int, ...] = ()
+    here: bool = True
 
     def does(self, other: Deed) -> bool:
         """Is the other one done by this?"""

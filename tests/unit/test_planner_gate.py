@@ -156,6 +156,18 @@ def test_another_image_is_taken_for_one_service_alone() -> None:
     ] * 2
 
 
+def test_where_nothing_can_be_done_on_a_host_a_host_is_told_and_not_what_opens_nothing() -> None:
+    never = Deed("R580 is the last branch for the v100 in h1: place the service on another host", here=False)
+    bars = {("h1", A100): Bar("CUDA 13.0.2 needs driver 590.44 or newer", f"h1: {never.words}", (never,))}
+    given = problem([host(gpu(), gpu(1))], [need(isolation="exclusive", bars=bars)])
+    (proposal,) = propose(given, make_plan(given))
+    assert (proposal.cause, [change.kind for change in proposal.changes]) == ("compatibility", ["hosts"])
+    assert not make_plan(proposal.changes[0].apply(given)).unplaced
+    beside = problem([host(gpu()), host(gpu(0, "h2", cordoned=True), name="h2")], given.needs)
+    (proposal,) = propose(beside, make_plan(beside))
+    assert [change.kind for change in proposal.changes] == ["uncordon"]
+
+
 def test_all_that_keeps_a_service_from_a_host_has_to_be_done_and_a_newer_driver_does_for_an_older() -> None:
     machine = facts([gpu_facts(compute_capability="8.0")], driver={"present": True, "version": "450.80.02", "cuda": None, "flavour": None})
     machine["engine"] = {"docker": {"present": True, "version": "20.10.0", "cdi": False, "runtimes": ["runc"]}}
