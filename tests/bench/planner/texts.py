@@ -26,7 +26,7 @@ def hosts(count: int) -> dict[str, t.Any]:
     found: dict[str, t.Any] = {}
     for number in range(count):
         name, cut = f"gpu-{number:05d}", number % 4 < 3
-        board = {} if cut else {"name": "NVIDIA L40S", "device_id": "0x26B910DE", "memory_mib": 46068, "mig": None}
+        board: dict[str, t.Any] = {} if cut else {"name": "NVIDIA L40S", "device_id": "0x26B910DE", "memory_mib": 46068, "mig": None}
         gpus = [gpu_facts(index, name, **board, holders=[]) for index in range(GPUS)]
         sensed = facts(gpus, leases=[], drains_idle=[])
         sensed["host"] = {**sensed["host"], "hostname": name}
