@@ -290,10 +290,10 @@ Bars = Mapping[tuple[str, str], Bar]
 def bars_after(bars: Bars, deed: Deed, host: str | None = None) -> Bars:
     """What the gate says once something is done; ``host``: to this one."""
     found: dict[tuple[str, str], Bar] = {}
-    for place, bar in bars.items():
-        left = bar.missing if host not in (None, place[0]) else tuple(each for each in bar.missing if not deed.does(each))
+    for place, shut in bars.items():
+        left = shut.missing if host not in (None, place[0]) else tuple(each for each in shut.missing if not deed.does(each))
         if left:
-            found[place] = bar if len(left) == len(bar.missing) else bar._replace(deeds=left)
+            found[place] = shut if len(left) == len(shut.missing) else shut._replace(deeds=left)
     return found
 
 

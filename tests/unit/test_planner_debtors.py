@@ -60,7 +60,7 @@ def test_debtors_are_those_that_a_look_at_everybody_finds_whatever_came_and_went
         for asked in chance.sample(world.needs, min(3, len(world.needs))):
             space = draft.fleet.books.workspace(asked.team)
             for limit, short in itertools.product((("memory", ""), ("gpus", ""), ("slices", "a100")), (1, 4, 15_000)):
-                for lent, within in {(False, None), (space is not None, space)}:
+                for lent, within in dict.fromkeys(((False, None), (space is not None, space))):
                     debit = Debit("", asked.team, t.cast("t.Any", limit), short, lent, within)
                     assert list(clearing_quotas._debtors(draft, asked, debit)) == by_looking_at_all(draft, asked, debit)
 

@@ -46,7 +46,7 @@ def applied(problem: t.Any, edits: t.Iterable[t.Any]) -> t.Any:
 
 def _opened(need: t.Any, deed: t.Any, host: str) -> t.Any:
     """A copy that the gate refuses no more where what is done was all that it asked for; on one host, or on all without one."""
-    left = {place: bar for place, bar in need.bars.items() if host not in ("", place[0]) or set(bar.missing) != {deed}}
+    left = {place: shut for place, shut in need.bars.items() if host not in ("", place[0]) or set(shut.missing) != {deed}}
     return dataclasses.replace(need, bars=left)
 
 
