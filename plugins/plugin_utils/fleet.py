@@ -404,8 +404,10 @@ def _hosts(
         try:
             facts: t.Any = hosts[name].get("facts")
             policy = policies[name]
-            make = down_host if _is_down(hosts[name]) else host_of
-            states.append(make(name, facts, policy, catalogue, there.get(name, ())))
+            if _is_down(hosts[name]):
+                states.append(down_host(name, facts, policy, catalogue))
+            else:
+                states.append(host_of(name, facts, policy, catalogue, there.get(name, ())))
         except FleetError as error:
             errors.append(error)
     raise_all([*errors, *one_machine_twice(_of_those_up(states, hosts))])

@@ -207,14 +207,20 @@ def _kept_back(layout: Layout) -> list[Drain]:
     return [Drain(words, remedy="give it another mode there, and run playbook mode", cause="pinned layout")]
 
 
-def down_host(name: str, facts: Facts | None, policy: Policy, catalogue: Catalogue, previous: Iterable[Placement]) -> Host:
+def down_host(name: str, facts: Facts | None, policy: Policy, catalogue: Catalogue) -> Host:
     """A host that nobody reaches. What it has does not matter: it gets nothing, and no decision touches its GPUs. What its last facts say
     is for who asks what it would be worth to bring it back; where they are wrong, that keeps no plan from being made."""
     try:
-        last = None if facts is None else host_of(name, facts, policy, catalogue, previous)
+        last = None if facts is None else _quiet(host_of(name, facts, policy, catalogue, ()))
     except FleetError:
         last = None
     return Host(name, policy.fleet_environment, (), down=True, data_classes=tuple(sorted(set(policy.fleet_data_classes))), last=last)
+
+
+def _quiet(host: Host) -> Host:
+    """Nobody computes or listens on a host that is down, whoever did, and whatever plans say of him by now."""
+    gpus = (replace(gpu, outsiders=(), instances=tuple(replace(one, outsiders=()) for one in gpu.instances)) for gpu in host.gpus)
+    return replace(host, listening=frozenset(), gpus=tuple(gpus))
 
 
 def without_moved(hosts: Iterable[Host]) -> list[Host]:

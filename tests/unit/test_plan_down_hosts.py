@@ -204,6 +204,20 @@ def test_planning_again_while_the_host_is_down_gives_the_same_bytes(first: Plann
     assert (again.fleet, again.unplaced) == (gone.fleet, gone.unplaced)
 
 
+def test_who_was_heard_and_seen_there_last_is_nothing_that_a_second_plan_says_otherwise(first: Planned) -> None:
+    known = carried_out(first, "h2")
+    known["host"]["ports_listening"] = [22, *(port for line in first.plans["h2"].data["services"] for port in line["ports"].values())]
+    known["gpus"][0]["holders"] = [{"kind": "compute", "slice": {"gi": 7}, "container": None, "process": "python", "pid": 7}]
+    hosts = fleet(h1={"facts": carried_out(first, "h1")}, h2={"facts": known, "down": True})
+    waits = ("m/waits.yml", manifest_text("waits", gpu="{memory: 70 GiB}"))
+    second = plan(hosts, first, IMAGING, OCR, waits)
+    assert second.plans["h2"].text != first.plans["h2"].text
+    assert plan(hosts, second, IMAGING, OCR, waits).fleet == second.fleet
+    # Nobody computes or listens there now.
+    known["gpus"][0]["holders"] = [{"kind": "compute", "slice": None, "container": None, "process": "python", "pid": 7}]
+    assert helped(fleet(h1={"facts": None, "down": True}, h2={"facts": known, "down": True}))[0][0] == "bring h2 back"
+
+
 def test_the_host_that_is_back_begins_its_plan_and_stops_only_what_has_moved(first: Planned, gone: Planned) -> None:
     begun = plan_record.begin(first.plans["h2"].data, None, {"GPU-h2-0": {"gpu": "GPU-h2-0", "mig": False, "instances": []}})
     done = plan_record.finish(first.plans["h2"].data, begun.record, {})

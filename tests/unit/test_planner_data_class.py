@@ -168,7 +168,7 @@ def test_manifest_and_policy_bring_it_to_the_planner() -> None:
     assert need_of(read_manifest("m/a.yml", manifest_text())).data_class == ""
     policy = read_policy("h1", {"fleet_environment": "production", "fleet_data_classes": ["personal", "internal", "personal"]})
     assert host_of("h1", facts([gpu_facts()]), policy, door.catalogue(), ()).data_classes == ("internal", "personal")
-    assert down_host("h1", None, policy, door.catalogue(), ()).data_classes == ("internal", "personal")
+    assert down_host("h1", None, policy, door.catalogue()).data_classes == ("internal", "personal")
 
 
 def test_a_class_that_is_no_name_is_refused_with_its_place() -> None:

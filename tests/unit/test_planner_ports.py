@@ -70,3 +70,13 @@ def test_what_is_told_of_who_waits_stays_when_the_others_have_started() -> None:
     both = {"low": service(10), "high": service(90)}
     first = plan(both, MANY, heard=[])
     assert plan(both, MANY, first).fleet == first.fleet
+
+
+def test_nothing_is_told_anew_while_who_leaves_still_listens() -> None:
+    """The plan that takes it away is written, and not carried out yet: the port that it has is nobody's by the plan, and still heard."""
+    gone, waits = service(10), {**service(50), "gpu": "{memory: 90 GiB, isolation: exclusive}"}
+    first = plan({"gone": gone, "waits": waits}, MANY)
+    heard = [22, *(number for line in _lines(first) for number in line["ports"].values())]
+    second = plan({"waits": waits}, MANY, first, heard)
+    assert (names(first), names(second), len(second.unplaced)) == (["gone-1"], [], 1)
+    assert plan({"waits": waits}, MANY, second, heard).fleet == second.fleet
