@@ -104,7 +104,7 @@ def test_plan_proposes_where_its_services_would_go_and_writes_nothing(story: Sto
     assert re.fullmatch(r"receipt-ocr-2 would go from lab-2 to lab-1 GPU-\w+ 1g\.10gb@1", moved)
     less = r"ask for 1g\.20gb \(19968 MiB\) or less: lab-1 GPU-\w+ has room for it"
     why = "lab-1: 1 GPU without room for 30 GiB; lab-2: down"
-    assert re.fullmatch(rf"no place for imaging replica 2: {why}; what would help: {less}", stuck)
+    assert re.fullmatch(rf"no place for imaging replica 2: {why}; what would help: {less}, or bring lab-2 back", stuck)
     assert story.proposed.problems[-1].endswith(f"lab-2 cannot be read: nothing was written. To plan as if it were gone: -e '{DOWN}'")
 
 
