@@ -10,7 +10,7 @@ import typing as t
 from collections.abc import Mapping, Set
 from dataclasses import fields, is_dataclass, replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Problem, Solution, carried_out
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Problem, Solution, carried_out, port_set
 
 # Hexadecimal digits: by chance two plans are the same once in 10**19.
 DIGITS = 16
@@ -19,14 +19,8 @@ DIGITS = 16
 def question_of(problem: Problem, solution: Solution, *others: t.Any) -> str:
     """The word for a problem, and ``others``, once its plan is carried out."""
     then = carried_out(problem, solution)
-    ranges: dict[tuple[int, ...], frozenset[int]] = {}
-
-    def heard(host: Host) -> frozenset[int]:
-        # Whoever is to leave listens until the plan is carried out, and the plan no longer says who that is.
-        own = ranges.get(host.ports) or ranges.setdefault(host.ports, frozenset(host.ports))
-        return host.listening - own
-
-    then = replace(then, hosts=tuple(replace(host, listening=heard(host)) for host in then.hosts))
+    # Whoever is to leave listens until the plan is carried out, and the plan no longer says who that is.
+    then = replace(then, hosts=tuple(replace(host, listening=host.listening - port_set(host.ports)) for host in then.hosts))
     # Plans are read in another order than they are made in.
     return word_of(replace(then, previous=()), set(then.previous), others)
 

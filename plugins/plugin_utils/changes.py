@@ -129,7 +129,7 @@ def _cheapest_first(options: Iterable[tuple[str, Option]]) -> list[tuple[str, Op
 
 
 def _once(options: Iterable[tuple[str, Option]]) -> Iterator[tuple[str, Option]]:
-    """Without what is the same for the whole fleet, wherever it was found."""
+    """The cheapest first, without what is the same for the whole fleet, wherever it was found."""
     known: set[tuple[Edit, ...]] = set()
     for cause, option in _cheapest_first(options):
         if option.kind not in WIDE or option.edits not in known:
@@ -167,6 +167,7 @@ class Search(Proved):
         self.leases = leases
         self.kinds = Kinds(self.now, boards)
         self.stem = free_stem(self.now.host_names)
+        self.down = [host for host in self.now.hosts if host.down]
         self.models = models
         self.known: dict[Need, _Known] = {}
         self.ahead: dict[Need, tuple[_Options, int]] = {}
@@ -278,7 +279,7 @@ class Search(Proved):
             text = f"let some replicas of {need.service} run without the others ('all_or_nothing')"
             alone = Edit("service", need.service, "rules.all_or_nothing", False)
             found.append(("group", Option("replicas", COSTS["replicas"], text, (alone,))))
-        return cause, _cheapest_first(_once(found)), room
+        return cause, list(_once(found)), room
 
     def _binding(self, need: Need, spots: Sequence[Spot]) -> str:
         """The cause at the place that is nearest to being right: one on a GPU of the right kind, of a host that may have its data, if there
@@ -503,10 +504,8 @@ class Search(Proved):
     def _untried(self, need: Need) -> list[str]:
         """The hosts that are down and may take it: those that had it, else of which nothing is known. What others are worth was tried."""
         ran = self._to_bring_back(need)
-        known = {host.name for host in self.now.hosts if host.last is not None and not self.many}
-        return [
-            name for name in ran or sorted(host.name for host in self.now.hosts if host.down and host.admits(need)) if name not in known
-        ]
+        known = {host.name for host in self.down if host.last is not None and not self.many}
+        return [name for name in ran or sorted(host.name for host in self.down if host.admits(need)) if name not in known]
 
     def _is_down(self, name: str) -> bool:
-        return any(host.name == name and host.down for host in self.now.hosts)
+        return any(host.name == name for host in self.down)

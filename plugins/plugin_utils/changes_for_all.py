@@ -217,16 +217,15 @@ def _packed(search: Search, problem: Problem, known: _Hosts, there: _Places) -> 
         need.service: replace(need, rules=replace(need.rules, spread="pack")) for need in problem.needs if need.service in search.missing
     }
     problem = replace(problem, needs=tuple(needs.get(need.service, need) for need in problem.needs))
-    if not there:
-        return _places(search, edited(problem, [_more(known)]))
-    waiting = tuple(place for place in problem.previous if (place.service, place.replica) not in there)
-    solution = make_plan(edited(replace(problem, previous=(*waiting, *there.values())), [_more(known)]), trial=True)
-    return {(place.service, place.replica): place for place in solution.placements}
+    if there:
+        waiting = tuple(place for place in problem.previous if (place.service, place.replica) not in there)
+        problem = replace(problem, previous=(*waiting, *there.values()))
+    return _places(search, edited(problem, [_more(known)]), settled=not there)
 
 
-def _places(search: Search, problem: Problem, trial: bool = True) -> dict[Key, Placement]:
-    """Who has which place once there are more hosts or quotas: whoever the plan gave one has it then, too."""
-    solution = make_plan(problem, trial=trial, settled=Settled(search.placed, search.scene.fleet))
+def _places(search: Search, problem: Problem, trial: bool = True, settled: bool = True) -> dict[Key, Placement]:
+    """Who has which place once there are more hosts or quotas: whoever the plan gave one has it then, too. ``settled``: and nobody else."""
+    solution = make_plan(problem, trial=trial, settled=Settled(search.placed, search.scene.fleet) if settled else None)
     return {(place.service, place.replica): place for place in solution.placements}
 
 

@@ -26,9 +26,9 @@ if t.TYPE_CHECKING:
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.vgpu_table import VgpuTable
 
-# No file of people or of ours comes near; what does was named by mistake.
-# Of what people write, of which nothing is larger; and of what was written here: all that is said of a very large fleet is long.
+# No file that people write comes near; what does was named by mistake.
 MAX_BYTES = 8 * 1024 * 1024
+# What was written here may be longer, for much is said of a very large fleet.
 MAX_WRITTEN = 512 * 1024 * 1024
 _YAML = (".yml", ".yaml")
 

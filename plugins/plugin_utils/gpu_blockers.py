@@ -428,9 +428,7 @@ class Look:
                 # As high as theirs it is high enough for them to move.
                 text = f"raise its priority to {highest}, and what is there may move for it"
                 yield option_of("priority", text, Edit("service", self.need.service, "priority", highest), more=height(highest))
-            text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}{LOSERS}"
-            edit = Edit("service", self.need.service, "priority", highest + 1)
-            yield option_of("priority", text, edit, *allow, more=height(highest + 1, every), lost=every)
+            yield above(self.need, highest, allow, every)
         text = f"{self.where} has room for it without {' and '.join(each.words for each in going)}: stop or move what is there"
         yield option_of("stop", text, *stop, more=_toll(gone, highest), lost=gone)
 
@@ -468,6 +466,13 @@ def _toll(names: Sequence[str], highest: int) -> float:
 def height(priority: int, names: Sequence[str] = ()) -> float:
     """How much it is to have such a priority, 0 to 1: first how high it is, then how many give way."""
     return (priority + min(len(names), 99) / 100) / ABOVE_ALL
+
+
+def above(need: Need, highest: int, allow: Sequence[Edit], names: Sequence[str] = ()) -> Option:
+    """A priority above the ``highest`` of those who give way (``names``). ``allow``: what lets them, where that is not so yet."""
+    text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}{LOSERS}"
+    edit = Edit("service", need.service, "priority", highest + 1)
+    return option_of("priority", text, edit, *allow, more=height(highest + 1, names), lost=names)
 
 
 def _number(name: str) -> int:

@@ -50,9 +50,7 @@ def is_offered(fleet: Fleet, need: Need, hosts: Iterable[HostState]) -> bool:
 
 def offer_of(host: HostState, need: Need, question: Question) -> Offer | None:
     """The best that one host can do for a need. It is remembered for this ``question`` until something changes there."""
-    if not _may_have(host, need):
-        return None
-    return _answer(host, need, question)
+    return _answer(host, need, question) if _may_have(host, need) else None
 
 
 def _may_have(host: HostState, need: Need) -> bool:

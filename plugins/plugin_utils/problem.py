@@ -253,6 +253,12 @@ class Host:
         return not need.data_class or need.data_class in self.data_classes
 
 
+@lru_cache(64)
+def port_set(ports: tuple[int, ...]) -> frozenset[int]:
+    """Most hosts have the same thousand ports, which would be most of what a host takes."""
+    return frozenset(ports)
+
+
 class Deed(t.NamedTuple):
     """One thing that somebody can do about what the compatibility gate says, in a line. ``of_host``: to the host, so that it is done for
     every service; else to the image of one service. ``driver``: the least one that it asks for; a newer one does as well. ``here``: False

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.gpu_blockers import Look, Sizes, height
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.gpu_blockers import Look, Sizes, above, height
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_blockers import data_blockers, room_blockers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.likely_hosts import LikelyHosts
@@ -303,8 +303,7 @@ class Scene:
         if allow and highest < need.priority:
             yield option_of("preemption", f"allow fleet_preemption{LOSERS}", *allow, more=height(highest))
         elif need.priority <= highest < 100:
-            text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}{LOSERS}"
-            yield option_of("priority", text, Edit("service", need.service, "priority", highest + 1), *allow, more=height(highest + 1))
+            yield above(need, highest, allow)
 
     def _modes_for_room(self, host: HostState, need: Need) -> Iterator[Option]:
         """A GPU that nobody is on, given the mode that a rollout needs: it changes none itself."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from functools import lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.diary import Diary
@@ -24,6 +23,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Need,
     Placement,
     Sharing,
+    port_set,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Books, Charge, Debit, share_charge, slice_charge, whole_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
@@ -290,12 +290,6 @@ class GpuState:
         return GpuLayout(self.mode, tuple(sorted((*self.fixed, *self.spare))) if self.mode == "mig" else (), self.sharing or TIME_SLICE)
 
 
-@lru_cache(64)
-def _set_of(ports: tuple[int, ...]) -> frozenset[int]:
-    """Most hosts have the same thousand ports, which would be most of what a host takes."""
-    return frozenset(ports)
-
-
 class HostState:
     """One host: resources and ports that are left, and its GPUs by PCI address."""
 
@@ -322,7 +316,7 @@ class HostState:
         self.boards = frozenset(state.gpu.board for state in self.gpus)
         self._link()
         self.free = host.capacity
-        self._port_set = _set_of(host.ports)
+        self._port_set = port_set(host.ports)
         self.ports: dict[int, str] = {}
         # What replicas that are still wanted hold by their last plan: while it is decided who stays, nobody else gets these.
         self.claimed: dict[int, str] = {}
