@@ -16,7 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Proble
 DIGITS = 16
 
 
-def question_of(problem: Problem, solution: Solution, *others: t.Any) -> str:
+def asked_of(problem: Problem, solution: Solution, *others: t.Any) -> str:
     """The word for a problem, and ``others``, once its plan is carried out."""
     then = carried_out(problem, solution)
     # Whoever is to leave listens until the plan is carried out, and the plan no longer says who that is.

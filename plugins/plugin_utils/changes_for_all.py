@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import Settled
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import words_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.more_hosts import Example, words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Placement, Problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement, Problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Change, change_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import SPACES, Grown, raise_words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import COSTS, SELF, Edit, edited, listed
@@ -33,7 +33,6 @@ MOST: t.Final = 1024
 #: How often quotas are raised until all have a place.
 TRIES: t.Final = 3
 Key = tuple[str, int]
-Board = tuple[Host | None, Gpu]
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class _Kind:
     """Those who wait for hosts of one kind. ``need``: of one of them."""
 
     need: Need
-    board: Board
+    board: Example
     waiting: frozenset[Key]
 
 
@@ -232,7 +231,7 @@ def _places(search: Search, problem: Problem, trial: bool = True, settled: bool 
 def _kinds(search: Search, waiting: Iterable[Key]) -> list[_Kind]:
     """By the kind of hosts that would serve them, the most wanted first. Those that need somebody beside them are left out."""
     found: dict[tuple[str, str, int, str], set[Key]] = {}
-    boards: dict[tuple[str, str, int, str], tuple[Need, Board]] = {}
+    boards: dict[tuple[str, str, int, str], tuple[Need, Example]] = {}
     for service, number in sorted(waiting):
         need = search.scene.needs[service]
         known = search.known.get(need) or search.known.get(replace(need, service=SELF))

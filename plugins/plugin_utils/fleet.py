@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.asked import question_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.asked import asked_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge, drivers_below
@@ -127,7 +127,7 @@ def plan_fleet(
     judged = _with_boards_to_buy(problem, judge, catalogue, hosts, waiting)
     explained = propose(judged, solution, leases, boards, models=as_models_need(waiting))
     # What was asked so that these have no place, as it is once the plan is written.
-    asked = question_of(problem, solution, leases, boards) if solution.unplaced else None
+    asked = asked_of(problem, solution, leases, boards) if solution.unplaced else None
     solution = told(solution, explained)
     adopted = [manifest.service for manifest in manifests if manifest.model.lifecycle == "adopted"]
     plans: dict[str, HostPlan] = {}

@@ -77,14 +77,15 @@ def words_of(need: Need, gpu: Gpu, count: int) -> str:
     return f"{f'a host of {home(need)} with' if count == 1 else f'{count} hosts of {home(need)}, each with'} {gpus} ({gpu.board})"
 
 
-Kind = tuple[Host | None, Gpu]
+Example = tuple[Host | None, Gpu]
+"""A kind of GPU by one of it, and a host that has it; None where it can only be bought."""
 
 
 class Asked(t.NamedTuple):
     """What more hosts are for: the need, the kind of GPU, and in words and as edits what the service asks otherwise than now."""
 
     need: Need
-    board: Kind
+    board: Example
     words: str = ""
     edits: tuple[Edit, ...] = ()
 
@@ -98,9 +99,9 @@ class Kinds:
 
     def __init__(self, problem: Problem, more: Sequence[Gpu]) -> None:
         self._problem, self._more = problem, more
-        self._known: dict[tuple[str, int], list[Kind]] = {}
+        self._known: dict[tuple[str, int], list[Example]] = {}
 
-    def of(self, need: Need) -> Kind | None:
+    def of(self, need: Need) -> Example | None:
         """A kind of GPU that would serve when it is empty: the smallest that the fleet has, else of those that can be bought.
 
         One that the compatibility gate refuses wherever the fleet has it only if no other would serve.
@@ -112,7 +113,7 @@ class Kinds:
             # Of an environment that no host has, the first may be like any.
             own = [(host, gpu) for host in here or hosts for gpu in host.gpus]
             self._known[asked] = [*_kinds(own, asked[1]), *_kinds([(None, gpu) for gpu in self._more], asked[1])]
-        refused: Kind | None = None
+        refused: Example | None = None
         for host, gpu in self._known[asked]:
             if need.wants(gpu.board) and _serves(need, gpu):
                 if not self._is_refused(need, gpu.board):
@@ -138,9 +139,9 @@ class Kinds:
         return all(refused) if hosts else any(refused)
 
 
-def _kinds(several: Sequence[Kind], joined: int) -> list[Kind]:
+def _kinds(several: Sequence[Example], joined: int) -> list[Example]:
     """The first GPU of each kind that NVLink joins with so many others, the smallest kind first."""
-    kinds: dict[tuple[int, str], Kind] = {}
+    kinds: dict[tuple[int, str], Example] = {}
     for host, gpu in several:
         if not joined or width(gpu) >= joined:
             kinds.setdefault((gpu.memory_mib, gpu.board), (host, gpu))

@@ -376,7 +376,7 @@ def fleet_text(
 ) -> str:
     """The text of ``fleet.yml``: what belongs to no host. ``settings``: digests by service and part; None: nobody knows them.
 
-    ``proof``: as :func:`proofs.proof_data` has it. ``asked``: as :func:`asked.question_of` has it, for those without a place.
+    ``proof``: as :func:`proofs.proof_data` has it. ``asked``: as :func:`asked.asked_of` has it, for those without a place.
     """
     known = [] if settings is None else [{"service": name, **parts} for name, parts in sorted(settings.items()) if parts]
     lines = ["plan: 1", *_lines("unplaced", list(unplaced)), *([] if settings is None else _lines("settings", known))]

@@ -119,7 +119,7 @@ def test_a_bound_is_found_anew_where_its_slope_says_little(price: float, less: i
 
 
 def test_what_is_planned_promises_no_more_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where broken numbers make the program promise more of the last priority than whole ones can have, it is not planned from these."""
+    """Where fractional numbers let the program promise more of the last priority than whole ones can have, it is not planned from these."""
 
     def most_beyond() -> float:
         """By how much the solution that the last priority is planned from is beyond its bound, at most."""
@@ -207,7 +207,7 @@ def test_a_part_whose_halves_cannot_be_solved_stays_whole(monkeypatch: pytest.Mo
         program.solve(lambda _relaxed, level, held: best(options, held, level))
         return [dict(part.counts) for part in program.parts]
 
-    # The first team's count of the first priority is broken.
+    # The first team's count of the first priority is fractional.
     monkeypatch.setattr(fleet_bounds.Bounds, "_broken", lambda _bounds, _amount, levels: (levels[0], 0, 0.5) if levels else None)
     assert len(parts()) > 1
     solve = fleet_bounds._Side.solve

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_dealing
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import read_problem
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Cut
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import WholePatterns
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import models
 
 GIB = 1024
@@ -33,12 +33,12 @@ def dealt(monkeypatch: pytest.MonkeyPatch, lacks: list[float], *ways: tuple[int,
     amount = np.where(options.shape == place, 40, 0)
     tried: list[int] = []
 
-    def cuts(*_given: t.Any) -> t.Iterator[tuple[Cut, bool]]:
+    def cuts(*_given: t.Any) -> t.Iterator[tuple[WholePatterns, bool]]:
         for boards, places in ways:
             tried.append(places)
             pattern = np.zeros((1, len(options.boards[0].shapes)), dtype=np.int64)
             pattern[0, place] = places
-            yield Cut(pattern, np.asarray([boards])), False
+            yield WholePatterns(pattern, np.asarray([boards])), False
 
     left = iter(lacks)
     monkeypatch.setattr(fleet_dealing, "cuts", cuts)

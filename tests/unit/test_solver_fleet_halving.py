@@ -13,7 +13,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_d
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_halving import halved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetAnswer, FleetProblem, read_problem
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Cut
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import WholePatterns
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.whole_fleet import plan_whole_fleet
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_checks import violations
 from ansible_collections.gpuops.fleet.tests.bench.planner.fleet_world import models
@@ -64,7 +64,7 @@ def test_scarce_cpu_is_used_to_the_last_core(monkeypatch: pytest.MonkeyPatch) ->
     assert checked(fleet()).served[1] < found.served[1]
 
 
-def one_group(boards: list[int], **given: t.Any) -> tuple[Options, Cut, np.ndarray[t.Any, t.Any]]:
+def one_group(boards: list[int], **given: t.Any) -> tuple[Options, WholePatterns, np.ndarray[t.Any, t.Any]]:
     """Two patterns, four and three places of a GPU, and the replicas that fill them."""
     options = options_of(problem(**given))
     shapes = len(options.boards[0].shapes)
@@ -73,7 +73,7 @@ def one_group(boards: list[int], **given: t.Any) -> tuple[Options, Cut, np.ndarr
     patterns[:, place] = (4, 3)
     amount = np.zeros(len(options.klass), dtype=np.int64)
     amount[options.shape == place] = int(patterns[:, place] @ boards) // len(CORES)
-    return options, Cut(patterns, np.asarray(boards)), amount
+    return options, WholePatterns(patterns, np.asarray(boards)), amount
 
 
 def test_the_fullest_are_halved_until_every_host_has_as_many() -> None:
@@ -101,5 +101,5 @@ def test_nothing_is_halved_where(boards: list[int], given: dict[str, t.Any], why
 
 def test_single_places_cannot_be_halved() -> None:
     options, cut, amount = one_group([1, 89])
-    single = Cut(np.minimum(cut.patterns, 1), cut.boards)
+    single = WholePatterns(np.minimum(cut.patterns, 1), cut.boards)
     assert halved(options, amount, 0, single) is None

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import fleet_teams
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, Haste, Short, by_teams
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Fractional, Haste, Short, by_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, NotFound, Outcome, Program, SolverError
 from numpy.typing import NDArray
 
@@ -21,7 +21,7 @@ HELD, CPUS = TEAMS, TEAMS + 1
 EXACT = Limits(absolute=1e-6, nodes=20_000)
 
 
-def quotas(seed: int, held: float) -> Broken:
+def quotas(seed: int, held: float) -> Fractional:
     """Teams with a quota each, who share CPUs, and a priority of which there must be this share of what could be had; replicas are worth
     money, CPUs beyond the first cost some."""
     rng = random.Random(seed)
@@ -46,26 +46,26 @@ def quotas(seed: int, held: float) -> Broken:
         program.add_entry(CPUS, program.add_column(upper=25.0, cost=price), -1.0)
     private = np.asarray([True] * TEAMS + [False, False])
     team = np.repeat(np.arange(TEAMS), CLASSES)
-    return Broken(program, np.asarray(columns).ravel(), team, private, np.asarray([HELD]), np.asarray([CPUS]))
+    return Fractional(program, np.asarray(columns).ravel(), team, private, np.asarray([HELD]), np.asarray([CPUS]))
 
 
-def cost(broken: Broken, amount: NDArray[np.float64] | None) -> float:
+def cost(fractional: Fractional, amount: NDArray[np.float64] | None) -> float:
     """Of the program with these whole numbers; raises where they break a row."""
     assert amount is not None
-    return broken.program.solve(relaxed=True, within=(broken.columns, amount, amount)).objective
+    return fractional.program.solve(relaxed=True, within=(fractional.columns, amount, amount)).objective
 
 
 @pytest.mark.parametrize("held", [0.15, 0.3])
 def test_all_rows_hold_and_little_is_lost(held: float) -> None:
     lost = total = 0.0
     for seed in range(15):
-        broken = quotas(seed, held)
-        best = broken.program.solve(EXACT).objective
-        found = by_teams(broken, EXACT)
+        fractional = quotas(seed, held)
+        best = fractional.program.solve(EXACT).objective
+        found = by_teams(fractional, EXACT)
         assert found is not None
         assert (found == np.round(found)).all()
-        assert cost(broken, found) >= best - 1e-6
-        lost, total = lost + cost(broken, found) - best, total - best
+        assert cost(fractional, found) >= best - 1e-6
+        lost, total = lost + cost(fractional, found) - best, total - best
     assert lost < 0.01 * total
 
 
@@ -89,7 +89,7 @@ def test_teams_that_cannot_make_up_for_others_take_more_of_them_along() -> None:
     held = program.add_row(lower=7.0)
     program.add_entries(held, columns, 1.0)
     private = np.asarray([True] * 8 + [False])
-    found = by_teams(Broken(program, columns, np.arange(8), private, np.asarray([held]), np.asarray([], dtype=np.int64)), EXACT)
+    found = by_teams(Fractional(program, columns, np.arange(8), private, np.asarray([held]), np.asarray([], dtype=np.int64)), EXACT)
     assert found is not None
     assert found.sum() == 7
     assert found.max() == 1
@@ -109,12 +109,12 @@ def test_teams_that_come_last_and_are_dear_take_more_of_them_along(monkeypatch: 
 def test_who_comes_last_is_looked_at_harder_where_that_takes_little_and_may_help(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same teams, with all ways to guess whole numbers; what is proven to be their best is not asked for again."""
     monkeypatch.setattr(fleet_teams, "FAR", 0)
-    broken, asked = quotas(1, 0.3), list[tuple[bool, int]]()
+    fractional, asked = quotas(1, 0.3), list[tuple[bool, int]]()
     solve = Program.solve
 
     def poorly(self: Program, limits: Limits | None = None, **more: t.Any) -> Outcome:
         found = solve(self, limits, **more)
-        if self is not broken.program or limits is None:
+        if self is not fractional.program or limits is None:
             return found
         _columns, least, most = more["within"]
         asked.append((limits.plain, int((least < most).sum())))
@@ -123,7 +123,7 @@ def test_who_comes_last_is_looked_at_harder_where_that_takes_little_and_may_help
     monkeypatch.setattr(Program, "solve", poorly)
     for proven in (False, True):
         asked.clear()
-        assert by_teams(broken, replace(EXACT, plain=True)) is not None
+        assert by_teams(fractional, replace(EXACT, plain=True)) is not None
         (first, free), (second, others) = asked
         assert first
         assert second == proven
@@ -142,20 +142,20 @@ def test_what_took_much_work_is_not_tried_again(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("unknown", [False, True])
 def test_those_who_come_last_are_sought_farther_away_then_with_more_teams(unknown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it is not known whether there are any such numbers, all are sought at once and anywhere after that."""
-    broken, asked = quotas(1, 0.3), list[tuple[int, float] | None]()
+    fractional, asked = quotas(1, 0.3), list[tuple[int, float] | None]()
 
     def none_at_first(
         _self: fleet_teams._Teams, limits: Limits, within: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]] | None = None
     ) -> tuple[Outcome | None, bool]:
         if within is not None:
-            width = (within[2] - within[1])[: len(broken.columns)]
-            asked.append((len({int(broken.team[one]) for one in np.flatnonzero(width)}), float(width.max())))
+            width = (within[2] - within[1])[: len(fractional.columns)]
+            asked.append((len({int(fractional.team[one]) for one in np.flatnonzero(width)}), float(width.max())))
         else:
             asked.append(None)
-        return (None, unknown) if len(asked) <= 2 else (broken.program.solve(limits), False)
+        return (None, unknown) if len(asked) <= 2 else (fractional.program.solve(limits), False)
 
     monkeypatch.setattr(fleet_teams._Teams, "_together", none_at_first)
-    assert by_teams(broken, EXACT) is not None
+    assert by_teams(fractional, EXACT) is not None
     near, far, more = asked[:3]
     assert near is not None
     assert far is not None
@@ -184,20 +184,20 @@ def test_what_cannot_be_whole_is_told() -> None:
     columns = np.asarray([program.add_column(upper=1.0, whole=True) for _number in range(4)])
     odd = program.add_row(1.5, 1.5)
     program.add_entries(odd, columns, 1.0)
-    broken = Broken(program, columns, np.arange(4), np.asarray([False]), np.asarray([], dtype=np.int64), np.asarray([odd]))
-    assert by_teams(broken, EXACT) is None
+    fractional = Fractional(program, columns, np.arange(4), np.asarray([False]), np.asarray([], dtype=np.int64), np.asarray([odd]))
+    assert by_teams(fractional, EXACT) is None
     with pytest.raises(SolverError):
         program.solve(EXACT)
 
 
 def test_whole_numbers_far_from_the_broken_ones_are_found_where_there_are_none_near(monkeypatch: pytest.MonkeyPatch) -> None:
-    """3 a + 7 b = 29 with a at most 9: the broken numbers are a = 9 and b = 2/7, the only whole ones a = 5 and b = 2."""
+    """3 a + 7 b = 29 with a at most 9: the fractional numbers are a = 9 and b = 2/7, the only whole ones a = 5 and b = 2."""
     monkeypatch.setattr(fleet_teams, "CLOSE", 0)
     program = Program()
     columns = np.asarray([program.add_column(upper=9.0, whole=True), program.add_column(upper=9.0, cost=1.0, whole=True)])
     program.add_entries(program.add_row(29.0, 29.0), columns, np.asarray([3.0, 7.0]))
     nobody = np.asarray([], dtype=np.int64)
-    found = by_teams(Broken(program, columns, np.asarray([0, 1]), np.asarray([False]), nobody, nobody), EXACT)
+    found = by_teams(Fractional(program, columns, np.asarray([0, 1]), np.asarray([False]), nobody, nobody), EXACT)
     assert found is not None
     assert found.tolist() == [5.0, 2.0]
 
@@ -211,7 +211,7 @@ def test_what_the_broken_numbers_leave_idle_is_used_where_whole_ones_need_it() -
     for row, column, much in ((room, replicas, 1.0), (room, half, -0.5), (room, piece, -1.0), (asked, replicas, 1.0), (halves, half, 1.0)):
         program.add_entry(row, column, much)
     nobody = np.asarray([], dtype=np.int64)
-    found = by_teams(Broken(program, np.asarray([replicas]), np.asarray([0]), np.asarray([False] * 3), nobody, nobody), EXACT)
+    found = by_teams(Fractional(program, np.asarray([replicas]), np.asarray([0]), np.asarray([False] * 3), nobody, nobody), EXACT)
     assert found is not None
     assert found.tolist() == [2.0]
 
@@ -232,7 +232,7 @@ def test_in_haste_the_first_whole_numbers_that_cost_little_will_do() -> None:
         pytest.param(1.0, 3.0, [3.0], id="as many as there can be"),
         pytest.param(1e6, 3.0, [3.0], id="however dear they are"),
         pytest.param(1.0, 2.0, None, id="fewer"),
-        pytest.param(1e6, 2.5, None, id="fewer in broken numbers, too"),
+        pytest.param(1e6, 2.5, None, id="fewer in fractional numbers, too"),
     ],
 )
 def test_what_is_held_is_served_at_any_price_or_it_is_said_that_it_cannot_be(price: float, most: float, found: list[float] | None) -> None:
@@ -242,9 +242,9 @@ def test_what_is_held_is_served_at_any_price_or_it_is_said_that_it_cannot_be(pri
     for row in (held, program.add_row(upper=most)):
         program.add_entry(row, column, 1.0)
     nobody = np.asarray([], dtype=np.int64)
-    broken = Broken(program, np.asarray([column]), np.asarray([0]), np.asarray([False] * 2), np.asarray([held]), nobody)
+    fractional = Fractional(program, np.asarray([column]), np.asarray([0]), np.asarray([False] * 2), np.asarray([held]), nobody)
     if found is None:
         with pytest.raises(Short):
-            by_teams(broken, EXACT)
+            by_teams(fractional, EXACT)
     else:
-        assert t.cast("NDArray[np.float64]", by_teams(broken, EXACT)).tolist() == found
+        assert t.cast("NDArray[np.float64]", by_teams(fractional, EXACT)).tolist() == found

@@ -23,7 +23,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.replan import 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
 # GPUs whose slices may change places as far as hardware goes.
-Kind = tuple[str, str, Geometry]
+GpuKind = tuple[str, str, Geometry]
 
 
 @dataclass(frozen=True)
@@ -39,13 +39,13 @@ class Fewer:
     least: int
 
 
-def kinds(fleet: Fleet) -> list[Kind]:
+def kinds(fleet: Fleet) -> list[GpuKind]:
     """Kinds of GPUs that hold slices: environment, board, geometry; by name."""
     found = {(host.host.environment, state.gpu.board, state.cutter.geometry) for host, state in _cut(fleet) if state.cutter is not None}
     return sorted(found, key=lambda kind: (kind[0], kind[1], kind[2].digest()))
 
 
-def fewer(fleet: Fleet, kind: Kind, moves: int, costs: Mapping[str, int]) -> Fewer | None:
+def fewer(fleet: Fleet, kind: GpuKind, moves: int, costs: Mapping[str, int]) -> Fewer | None:
     """The fewest GPUs of a kind for the slices that are on them, with moves that count as ``moves`` at most, and of such plans one whose
     moves count the least.
 

@@ -24,7 +24,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, share_charge, whole_charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.alike import Waiting, kinds_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.exact_places import Board, Spot, places
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.exact_places import GpuColumns, Spot, places
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import Key, Kind
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, Program, SolverError, available
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.quota_rows import limit_teams
@@ -132,7 +132,7 @@ class _Exact:
         # All who are where they were are never worth as much as one who is served.
         self._one = max(_ONE, 2.0 * self._members)
         self.spots: list[Spot] = []
-        self.boards: dict[str, Board] = {}
+        self.boards: dict[str, GpuColumns] = {}
         # What the later aims count: (column, how much).
         self._pairs: tuple[_Takes, _Takes] = ([], [])
         self._loose: _Takes = []
@@ -170,7 +170,7 @@ class _Exact:
         self._crowds(host, spots)
 
     def _gpu(self, host: HostState, state: GpuState, able: Sequence[Kind]) -> None:
-        board = self.boards[state.gpu.uuid] = Board(state, self.program.add_row(upper=1))
+        board = self.boards[state.gpu.uuid] = GpuColumns(state, self.program.add_row(upper=1))
         fit = [kind for kind in able if state.serves(kind.need) and not state.crowded(kind.need)]
         slices = [kind for kind in fit if kind.need.isolation == "slice"] if state.refusal("mig") is None else []
         self._cuts(board, sorted({name for kind in slices for name in acceptable(state, kind.need)}))
@@ -183,7 +183,7 @@ class _Exact:
             if need.isolation == "shared" and state.refusal("shared", need.sharing) is None:
                 self._share(board, host, kind)
 
-    def _use(self, board: Board, mode: t.Literal["mig", "shared"]) -> int:
+    def _use(self, board: GpuColumns, mode: t.Literal["mig", "shared"]) -> int:
         """A column: the GPU is used so."""
         column = self.program.add_column(1, whole=True)
         self.program.add_entry(board.once, column, 1)
@@ -196,7 +196,7 @@ class _Exact:
         if state.mode is None and state.changes_mode(mode):
             self._changed.append((column, 1))
 
-    def _cuts(self, board: Board, names: Sequence[str]) -> None:
+    def _cuts(self, board: GpuColumns, names: Sequence[str]) -> None:
         state = board.state
         if state.cutter is None or not names:
             return
@@ -209,7 +209,7 @@ class _Exact:
                     board.rows[name] = self.program.add_row(upper=0)
                 self.program.add_entry(board.rows[name], column, -count)
 
-    def _share(self, board: Board, host: HostState, kind: Kind) -> None:
+    def _share(self, board: GpuColumns, host: HostState, kind: Kind) -> None:
         """A share of the GPU: as much memory and compute as is left of it, for as many sharers as may be."""
         state, need, program = board.state, kind.need, self.program
         if state.shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is not None:

@@ -28,7 +28,7 @@ class Spot(t.NamedTuple):
 
 
 @dataclass
-class Board:
+class GpuColumns:
     """What may become of one GPU: ``cuts`` and ``shares`` are columns, ``rows`` what the profiles that a cut offers are counted in."""
 
     state: GpuState
@@ -38,7 +38,7 @@ class Board:
     shares: dict[str, int] = field(default_factory=dict)
 
 
-def places(boards: Mapping[str, Board], spots: Sequence[Spot], values: Mapping[int, float]) -> dict[Key, Hint]:
+def places(boards: Mapping[str, GpuColumns], spots: Sequence[Spot], values: Mapping[int, float]) -> dict[Key, Hint]:
     """The counts as places of single replicas. ``values``: of the program's columns, by their numbers."""
     given: Counter[int] = Counter()
     hints: dict[Key, Hint] = {}
@@ -58,7 +58,7 @@ def places(boards: Mapping[str, Board], spots: Sequence[Spot], values: Mapping[i
     return hints
 
 
-def _slices(board: Board, spots: Sequence[Spot]) -> Iterator[Slice]:
+def _slices(board: GpuColumns, spots: Sequence[Spot]) -> Iterator[Slice]:
     """A slice for each of those on a GPU, in this order: no larger than it has to be, as long as all of them fit."""
     state, names = board.state, [spot.profile or "" for spot in spots]
     cutter = state.cutter

@@ -6,7 +6,7 @@
 Half a replica of a high priority here and half a one there, in two teams whose quotas have no room for a whole one, look like one replica
 that is held, and the program promises a hundred lower ones for it. So the counts of a priority in a team are made whole numbers by branch
 and bound. All of it happens in a copy of the program: the plan itself is made from the program without it, whose solutions have fewer
-broken numbers.
+fractional numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import typing as t
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import Cut, team_cuts
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import TeamCut, team_cuts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Limits, Outcome, SolverError, numpy
 
 if t.TYPE_CHECKING:
@@ -48,7 +48,7 @@ Counts = Mapping[tuple[int, int], tuple[float, float]]
 class Part:
     """All plans within ``counts``: none has an objective below ``value``. ``duals`` of the program's rows, from the solution among them.
 
-    ``split``: (priority, team, count) that is broken in that solution; None when none is, or when the part is left as it is.
+    ``split``: (priority, team, count) that is fractional in that solution; None when none is, or when the part is left as it is.
     """
 
     value: float
@@ -64,7 +64,7 @@ class Bounds:
     def __init__(self, program: FleetProgram) -> None:
         self.program = program
         self.most: dict[tuple[int, int], float] = {}
-        self.cuts: list[Cut] = []
+        self.cuts: list[TeamCut] = []
 
     def parts(self, outcome: Outcome, slack: float, cost: Floats, levels: list[int], roots: list[Part]) -> list[Part]:
         """Parts that together hold every plan within ``roots`` (all plans, if empty), the one with the lowest value first.
@@ -129,7 +129,7 @@ class Bounds:
         return mine, worth
 
     def _broken(self, amount: Floats, levels: list[int]) -> tuple[int, int, float] | None:
-        """The broken count of the highest priority that has any; of these the one that is farthest from whole."""
+        """The fractional count of the highest priority that has any; of these the one that is farthest from whole."""
         options = self.program.options
         team = options.team[options.klass]
         for level in levels:
@@ -145,7 +145,7 @@ class Bounds:
 class _Side:
     """A copy of the program with cuts, in which replicas of the held priorities may be missing at a price."""
 
-    def __init__(self, program: FleetProgram, cost: Floats, cuts: list[Cut], most: dict[tuple[int, int], float]) -> None:
+    def __init__(self, program: FleetProgram, cost: Floats, cuts: list[TeamCut], most: dict[tuple[int, int], float]) -> None:
         self.program, self.most = program, most
         self.session = program.session.copy(PATIENCE if program.session.columns < LARGE else LESS_PATIENCE)
         self.opening = float(cost[program.pattern_columns[0][0]]) if program.pattern_columns else 0.0

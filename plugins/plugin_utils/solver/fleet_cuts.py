@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What whole replicas of one team within its quota can be, and can be worth: rows that the whole fleet's linear program lacks.
 
-In the linear program a team uses its quota up to the last GiB with broken replicas, and what that promises is far from what whole ones can
-keep. At given prices of all that teams share (places, CPU, RAM, the priorities held) each team alone is a knapsack, solved in whole
-numbers: no plan has more worth in this team, so that a row which says so cuts the broken solution off and no plan.
+In the linear program a team uses its quota up to the last GiB with fractional replicas, and what that promises is far from what whole ones
+can keep. At given prices of all that teams share (places, CPU, RAM, the priorities held) each team alone is a knapsack, solved in whole
+numbers: no plan has more worth in this team, so that a row which says so cuts the fractional solution off and no plan.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SPARE = 1e-3
 TOGETHER = 2
 
 
-class Cut(t.NamedTuple):
+class TeamCut(t.NamedTuple):
     """No plan has more than ``most`` when each replica of these ``options`` (their numbers) counts its ``worth``."""
 
     options: Ints
@@ -39,7 +39,7 @@ class Cut(t.NamedTuple):
     most: float
 
 
-def team_cuts(options: Options, mine: Ints, worth: Floats, amount: Floats, enough: float) -> list[Cut]:
+def team_cuts(options: Options, mine: Ints, worth: Floats, amount: Floats, enough: float) -> list[TeamCut]:
     """A cut for each team that has more worth in ``amount`` than whole replicas could have, by more than ``enough``.
 
     :param mine: the numbers of the options that the program has so far. :param worth: (options,), of a replica of each, in the unit of the
@@ -63,7 +63,7 @@ def team_cuts(options: Options, mine: Ints, worth: Floats, amount: Floats, enoug
     for (_number, own, now), greatest in zip(asked, most, strict=True):
         if greatest < now - enough:
             kept = own[numpy.abs(worth[own]) > NEARLY]
-            cuts.append(Cut(kept, worth[kept], greatest))
+            cuts.append(TeamCut(kept, worth[kept], greatest))
     return cuts
 
 
@@ -91,7 +91,7 @@ def _most_worth(options: Options, team: int, own: Ints, worth: Floats, nearly: f
 def most_of_teams(options: Options, level: int, held: dict[int, int]) -> dict[int, int]:
     """Team -> the most replicas of a priority that its quota has room for, in whole numbers, where that is less than is asked for.
 
-    With the priorities before served as ``held`` says. Without it, a quota that is used up leaves a broken replica in the linear
+    With the priorities before served as ``held`` says. Without it, a quota that is used up leaves a fractional replica in the linear
     program, and the bounds of the next priorities would promise what it is worth: one large replica may be worth many small ones.
     """
     placeable = numpy.zeros(len(options.classes), dtype=bool)

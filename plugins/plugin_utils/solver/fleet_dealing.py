@@ -18,7 +18,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_halving 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options, options_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_parting import parted
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetProblem, Row
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Cut, Patterned, cuts
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Patterned, WholePatterns, cuts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Codes, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
@@ -78,7 +78,7 @@ class _Way(t.NamedTuple):
     """A group's replicas as they are ``dealt`` to GPUs of a ``cut``: how many were taken ``off`` again, how many besides are ``short`` of a
     place, and the GPUs that are ``opened`` when each of these has one of its own, ``over`` of them more than there are."""
 
-    cut: Cut
+    cut: WholePatterns
     dealt: Dealt
     off: int
     short: int
@@ -131,7 +131,7 @@ def _in_parts(options: Options, relaxed: Patterned, amount: Ints, number: int) -
     return joined([_dealt(one.options, one, one.amount, part) for part in range(len(one.hosts))], one.hosts, one.kinds)
 
 
-def _in_whole_or_halves(options: Options, number: int, amount: t.Any, cut: Cut, first: Dealt) -> _Way:
+def _in_whole_or_halves(options: Options, number: int, amount: t.Any, cut: WholePatterns, first: Dealt) -> _Way:
     """The replicas of a group on its hosts; where exchanges hardly help, on GPUs that are put in halves, if that is better.
 
     :param first: as they are dealt in the first order; nobody has been taken off.
@@ -152,7 +152,7 @@ def _in_whole_or_halves(options: Options, number: int, amount: t.Any, cut: Cut, 
     return whole if other is None else min(whole, other, key=lambda way: way.cost)
 
 
-def _in_an_order(options: Options, number: int, amount: t.Any, cut: Cut, first: Dealt) -> _Way:
+def _in_an_order(options: Options, number: int, amount: t.Any, cut: WholePatterns, first: Dealt) -> _Way:
     """The replicas of a group on its hosts, in the order that leaves fewer without a place.
 
     :param first: as they are dealt in the first order, after exchanges; nobody has been taken off.

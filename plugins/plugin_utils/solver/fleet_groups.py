@@ -32,7 +32,7 @@ PARTS = 1_000_000
 NOISE, NEARLY = 1e-3, 1e-6
 
 
-class Kind(t.NamedTuple):
+class HostKind(t.NamedTuple):
     """What makes hosts equal."""
 
     model: str
@@ -116,18 +116,18 @@ def _multiple(room: float, measure: int | None) -> float:
     return math.floor(room * PARTS + 0.5) // measure * measure / PARTS
 
 
-def _kinds(hosts: Sequence[FleetHost]) -> dict[Kind, list[FleetHost]]:
-    found: dict[Kind, list[FleetHost]] = {}
+def _kinds(hosts: Sequence[FleetHost]) -> dict[HostKind, list[FleetHost]]:
+    found: dict[HostKind, list[FleetHost]] = {}
     for host in hosts:
-        kind = Kind(host.model, host.gpus, host.cpus, host.ram_mib, tuple(sorted(host.modes)), host.clients, host.reserve_mib)
+        kind = HostKind(host.model, host.gpus, host.cpus, host.ram_mib, tuple(sorted(host.modes)), host.clients, host.reserve_mib)
         found.setdefault(kind, []).append(host)
     return found
 
 
-def _bunches(kinds: Mapping[Kind, Sequence[FleetHost]], most: int, unlike: float) -> list[list[FleetHost]]:
+def _bunches(kinds: Mapping[HostKind, Sequence[FleetHost]], most: int, unlike: float) -> list[list[FleetHost]]:
     """The hosts in at most so many bunches, or as few as can be; in order. Those of one differ in CPU and RAM alone. Of those that are more
     than ``unlike`` apart, the one with most GPUs that far apart is cut in two while there may be more."""
-    apart: dict[Kind, list[Kind]] = {}
+    apart: dict[HostKind, list[HostKind]] = {}
     for kind in sorted(kinds):
         apart.setdefault(kind._replace(cpus=0.0, ram_mib=0), []).append(kind)
     found = [_cut(kinds, bunch) for bunch in apart.values()]
@@ -143,14 +143,14 @@ def _bunches(kinds: Mapping[Kind, Sequence[FleetHost]], most: int, unlike: float
 class _Bunch(t.NamedTuple):
     """Kinds of hosts, their GPUs, how far they are ``apart`` (mean of squares, in parts of the mean), and two parts that are less so."""
 
-    kinds: list[Kind]
+    kinds: list[HostKind]
     gpus: float
     apart: float
-    low: list[Kind]
-    high: list[Kind]
+    low: list[HostKind]
+    high: list[HostKind]
 
 
-def _cut(kinds: Mapping[Kind, Sequence[FleetHost]], bunch: list[Kind]) -> _Bunch:
+def _cut(kinds: Mapping[HostKind, Sequence[FleetHost]], bunch: list[HostKind]) -> _Bunch:
     rooms = numpy.asarray([(kind.cpus, kind.ram_mib) for kind in bunch], dtype=float)
     gpus = numpy.asarray([len(kinds[kind]) * kind.gpus for kind in bunch], dtype=float)
     mean = gpus @ rooms / gpus.sum()

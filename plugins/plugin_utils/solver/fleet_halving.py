@@ -13,7 +13,7 @@ import typing as t
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import mean_needs
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import Cut
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rounding import WholePatterns
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
@@ -27,7 +27,7 @@ if t.TYPE_CHECKING:
 DEAR = 0.5
 
 
-def halved(options: Options, amount: Ints, number: int, cut: Cut) -> Cut | None:
+def halved(options: Options, amount: Ints, number: int, cut: WholePatterns) -> WholePatterns | None:
     """The cut of a group with its heaviest GPUs in two halves, so many that every host gets as many GPUs; None where that cannot be, is so
     already, or takes too many.
 
@@ -55,7 +55,7 @@ def halved(options: Options, amount: Ints, number: int, cut: Cut) -> Cut | None:
     if missing:
         return None
     unique, of = numpy.unique(numpy.asarray(patterns), axis=0, return_inverse=True)
-    return Cut(unique, numpy.bincount(of.ravel(), weights=boards, minlength=len(unique)).astype(numpy.int64))
+    return WholePatterns(unique, numpy.bincount(of.ravel(), weights=boards, minlength=len(unique)).astype(numpy.int64))
 
 
 def _halves(pattern: Ints, load: Floats) -> list[Ints]:

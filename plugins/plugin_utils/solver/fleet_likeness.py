@@ -74,7 +74,7 @@ def likeness(options: Options) -> tuple[Options, list[int]] | None:
 
 
 def _served_by_quotas(options: Options) -> Floats:
-    """By class, the replicas that its team's quota holds, the higher priorities first and where they take least; broken ones."""
+    """By class, the replicas that its team's quota holds, the higher priorities first and where they take least; fractional ones."""
     asked = options.replicas.astype(float)
     for cost, most in ((options.memory, options.quota_memory), (options.worth, options.quota_worth)):
         least = numpy.full(len(asked), numpy.inf)

@@ -129,7 +129,7 @@ class FleetAnswer:
         return {name: max(0.0, gap) for name, gap in found.items()}
 
 
-Kind = t.TypeVar("Kind")
+Part = t.TypeVar("Part")
 
 
 def read_problem(data: Mapping[str, t.Any]) -> FleetProblem:
@@ -151,7 +151,7 @@ def read_problem(data: Mapping[str, t.Any]) -> FleetProblem:
     return problem
 
 
-def _each(kind: type[Kind], entries: Iterable[Mapping[str, t.Any]]) -> tuple[Kind, ...]:
+def _each(kind: type[Part], entries: Iterable[Mapping[str, t.Any]]) -> tuple[Part, ...]:
     lists = [entry.name for entry in fields(t.cast(t.Any, kind)) if str(entry.type).startswith("tuple")]
     found = []
     for entry in entries:

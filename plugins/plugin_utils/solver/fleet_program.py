@@ -21,7 +21,7 @@ from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import shared_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_bounds import Bounds, Counts, Part
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import Cut, most_of_teams
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_cuts import TeamCut, most_of_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_headroom import with_headroom
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_likeness import likeness
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
@@ -57,7 +57,7 @@ NEARLY_ALL = 0.9999
 # How often rows for classes that must be spread are added in a stage; from so many replicas without a place of their own on; and how many
 # of the smallest slices a GPU has.
 MOST_SPREADS, SPREAD_FROM, MOST_SLICES = 4, 0.5, 7
-# The share of the program's value that it owes to broken numbers from which on they are not to be rounded, but kept out.
+# The share of the program's value that it owes to fractional numbers from which on they are not to be rounded, but kept out.
 BROKEN = 2e-6
 # The part of the rounds before in the mean of their prices.
 CALM = 0.7
@@ -104,7 +104,7 @@ class Relaxed:
     levels: dict[int, Level]
     held: dict[int, int]
     counts: Counts
-    cuts: list[Cut]
+    cuts: list[TeamCut]
     spread: list[int]
     price: float = 0.0
 
@@ -225,7 +225,7 @@ class FleetProgram:
         """All stages, one after the other.
 
         ``reachable``: how many replicas of a priority can be served in whole numbers, from the solution of its stage and what is held of
-        those before. The next stages hold so many: to hold the last broken part of one would cost them far more than it is worth.
+        those before. The next stages hold so many: to hold the last fractional part of one would cost them far more than it is worth.
         """
         options = self.options
         levels: dict[int, Level] = {}
@@ -324,7 +324,7 @@ class FleetProgram:
         columns[self.column_of[there]] = ahead.columns[there]
         back = self.session.begin(ahead.session, columns)
         # What is held by now takes few steps from there with the same costs, and the stage's own costs take few steps then. Both at once
-        # would take thousands: what is broken would be neither rows nor prices alone.
+        # would take thousands: what is fractional would be neither rows nor prices alone.
         self.session.set_costs(ahead.cost())
         try:
             self.session.solve(iterations=FEW_STEPS)
@@ -344,7 +344,7 @@ class FleetProgram:
 
     def _inside(self, value: float, cost: Callable[[], Floats]) -> Outcome | None:
         """The best solution within what the bounds know of whole numbers, their cuts and the counts of the best part: there are no whole
-        numbers near the program's own, where its ``value`` owes much to broken ones.
+        numbers near the program's own, where its ``value`` owes much to fractional ones.
 
         None where it does not, or where no solution is found.
         """

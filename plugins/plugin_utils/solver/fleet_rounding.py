@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """From the whole fleet's linear program to whole numbers: replicas by option, and GPUs by pattern that have room for them.
 
-A vertex of the program has few broken numbers: only they, and the room that is left beside the others, are decided by integer programs.
+A vertex of the program has few fractional numbers: only they, and the room that is left beside the others, are decided by integer programs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards i
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import AT_ONCE_TO_SPARE, MOST_AT_ONCE, Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import CALM, Relaxed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rows import Rows
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Broken, Haste, Short, by_teams
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Fractional, Haste, Short, by_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import (
     Limits,
     NotFound,
@@ -36,7 +36,7 @@ if t.TYPE_CHECKING:
     Bools = NDArray[np.bool_]
 
 NEARLY = 1e-6
-# How far from its broken value a number may be rounded.
+# How far from its fractional value a number may be rounded.
 REACH = 40
 # GiB that each host keeps on the average: a group that is full to the last GiB can hardly be dealt to its hosts.
 SPARE_RAM = 0.4
@@ -152,18 +152,18 @@ def _in_tight_teams(options: Options, relaxed: Relaxed) -> Bools:
 
 
 class _Rounding:
-    """Whole numbers in place of the broken ones: ``best`` by option, what is found so far. It is within every row at all times.
+    """Whole numbers in place of the fractional ones: ``best`` by option, what is found so far. It is within every row at all times.
 
-    What may change are the options of classes with a broken number, and of teams that use all of a quota: their parts of it must be put
+    What may change are the options of classes with a fractional number, and of teams that use all of a quota: their parts of it must be put
     together anew. ``spare_ram``: with so much RAM (GiB) left of each host, and no more GPUs than the last stage left open, but for one in
-    each group that a broken number may need; None: with all that there is.
+    each group that a fractional number may need; None: with all that there is.
     """
 
     def __init__(self, options: Options, relaxed: Relaxed, spare_ram: float | None = None) -> None:
         self.options, self.relaxed, self.spare_ram = options, relaxed, spare_ram
         self.best = numpy.floor(relaxed.amount + NEARLY).astype(numpy.int64)
-        broken = options.klass[relaxed.amount - self.best > NEARLY]
-        self.chosen = numpy.flatnonzero(numpy.isin(options.klass, broken) | _in_tight_teams(options, relaxed))
+        fractional = options.klass[relaxed.amount - self.best > NEARLY]
+        self.chosen = numpy.flatnonzero(numpy.isin(options.klass, fractional) | _in_tight_teams(options, relaxed))
         self.priority = options.priority[options.klass]
 
     def served(self, level: int) -> int:
@@ -171,7 +171,7 @@ class _Rounding:
         return self._of(self.best, level)
 
     def hoped(self, level: int) -> float:
-        """How many replicas of a priority the linear program's solution serves, broken ones."""
+        """How many replicas of a priority the linear program's solution serves, fractional ones."""
         return float(self.relaxed.amount[self.priority == level].sum())
 
     def serve(self, level: int, held: dict[int, int]) -> bool:
@@ -219,7 +219,7 @@ class _Rounding:
         private = numpy.concatenate((rows.of_one_team(), numpy.repeat((False, True), (len(relaxed.spread), len(relaxed.cuts)))))
         groups = numpy.arange(len(options.groups))
         shared = numpy.concatenate((rows.cpus + groups, rows.ram + groups, rows.gpus + groups))
-        broken = Broken(
+        fractional = Fractional(
             program, near.columns, options.team[options.klass[chosen]], private, numpy.asarray([rows.level[one] for one in held]), shared
         )
         enough = NEARLY_FEWEST * sum(boards.sum() for boards in relaxed.boards)
@@ -228,7 +228,7 @@ class _Rounding:
             # The best numbers take twice as long as the first. Where one replica is worth more than what is enough, these are too dear.
             first = TOO_FAR * enough if price <= enough else 0.0
             haste = Haste(TOO_FAR * enough, first)
-        found = by_teams(broken, Limits(absolute=enough, nodes=NODES, plain=True, once=True), haste)
+        found = by_teams(fractional, Limits(absolute=enough, nodes=NODES, plain=True, once=True), haste)
         if found is not None:
             self.best[chosen] = found.astype(numpy.int64)
         return found is not None
@@ -305,17 +305,17 @@ class Patterned(t.Protocol):
 
     @property
     def boards(self) -> list[Floats]:
-        """By group, GPUs of each pattern; broken numbers of them, too."""
+        """By group, GPUs of each pattern; fractional numbers of them, too."""
 
 
-class Cut(t.NamedTuple):
+class WholePatterns(t.NamedTuple):
     """GPUs of one group: ``boards``, how many get each of ``patterns``, shape (patterns, shapes)."""
 
     patterns: Ints
     boards: Ints
 
 
-def cuts(options: Options, relaxed: Patterned, amount: Ints, group: int) -> Iterator[tuple[Cut, bool]]:
+def cuts(options: Options, relaxed: Patterned, amount: Ints, group: int) -> Iterator[tuple[WholePatterns, bool]]:
     """(patterns with a place for all of these replicas of a group, on as few GPUs as possible and never more than it has; are they hardly
     more than the linear program has?)
 
@@ -341,13 +341,13 @@ def _wanted(options: Options, amount: Ints, group: int) -> Ints:
     return wanted
 
 
-def _cut(options: Options, relaxed: Patterned, amount: Ints, group: int, spare: float) -> Cut:
+def _cut(options: Options, relaxed: Patterned, amount: Ints, group: int, spare: float) -> WholePatterns:
     """One answer of :func:`cuts`."""
     patterns, boards = relaxed.patterns[group], relaxed.boards[group]
     mine = numpy.flatnonzero(options.group == group)
     wanted = _wanted(options, amount, group)
     if not wanted.any():
-        return Cut(patterns[:0], boards[:0].astype(numpy.int64))
+        return WholePatterns(patterns[:0], boards[:0].astype(numpy.int64))
     board = options.boards[options.groups[group].board]
     at_once = _at_once(options, amount, mine, wanted, spare)
     prices = numpy.asarray([shape.worth for shape in board.shapes])
@@ -360,14 +360,14 @@ def _cut(options: Options, relaxed: Patterned, amount: Ints, group: int, spare: 
     rest = _remainder(board, wanted - whole @ patterns, at_once, prices)
     patterns, whole = numpy.concatenate((patterns, rest)), numpy.concatenate((whole, numpy.ones(len(rest), dtype=numpy.int64)))
     if whole.sum() <= min(most, numpy.ceil(boards.sum() - NEARLY)):
-        return Cut(patterns, whole)
+        return WholePatterns(patterns, whole)
     patterns = numpy.unique(numpy.concatenate((patterns, board.first_patterns)), axis=0)
     limited = mine[(amount[mine] > 0) & (options.per_host[options.klass[mine]] < patterns[:, options.shape[mine]].max(axis=0))]
     spread = [(int(amount[one]), numpy.minimum(patterns[:, options.shape[one]], options.per_host[options.klass[one]])) for one in limited]
     return _whole_patterns(patterns, wanted, spread, most)
 
 
-def _dive(board: Board, known: Ints, wanted: Ints, at_once: Ints, most: int) -> Cut:
+def _dive(board: Board, known: Ints, wanted: Ints, at_once: Ints, most: int) -> WholePatterns:
     """Whole patterns by solving the linear program again and again for what its whole numbers have not covered yet."""
     found: list[tuple[Ints, Ints]] = []
     missing = wanted.copy()
@@ -375,7 +375,7 @@ def _dive(board: Board, known: Ints, wanted: Ints, at_once: Ints, most: int) -> 
         patterns, boards, prices = _tailored(board, known, missing, numpy.minimum(at_once, missing))
         whole = numpy.floor(boards + NEARLY).astype(numpy.int64)
         left = numpy.maximum(0, missing - whole @ patterns)
-        # Of the broken ones, the fullest parts first, as long as they waste nothing.
+        # Of the fractional ones, the fullest parts first, as long as they waste nothing.
         for one in numpy.argsort(whole - boards, kind="stable")[: max(1, len(boards) // 3)].tolist():
             if boards[one] - whole[one] > 0.5 and (patterns[one] <= left).all():
                 whole[one] += 1
@@ -394,10 +394,10 @@ def _dive(board: Board, known: Ints, wanted: Ints, at_once: Ints, most: int) -> 
         gone = max(0, min(over, int(whole[one])))
         whole[one] -= gone
         over -= gone
-    return Cut(patterns, whole)
+    return WholePatterns(patterns, whole)
 
 
-def _whole_patterns(patterns: Ints, wanted: Ints, spread: list[tuple[int, Ints]], most: int) -> Cut:
+def _whole_patterns(patterns: Ints, wanted: Ints, spread: list[tuple[int, Ints]], most: int) -> WholePatterns:
     """How many GPUs get each pattern, by an integer program; where there are too few GPUs, large places are kept first.
 
     :param spread: for each class of which a host may have few, its replicas and how many of them a GPU of each pattern can have.
@@ -416,7 +416,7 @@ def _whole_patterns(patterns: Ints, wanted: Ints, spread: list[tuple[int, Ints]]
         program.add_entries(row, program.add_columns(1, 1.0))
     program.add_entries(program.add_rows(1, upper=most), columns)
     found = _whole_near(program, columns) if most >= MANY_GPUS else None
-    return Cut(patterns, numpy.round((found or program.solve(PATTERNS)).values[columns]).astype(numpy.int64))
+    return WholePatterns(patterns, numpy.round((found or program.solve(PATTERNS)).values[columns]).astype(numpy.int64))
 
 
 def _whole_near(program: Program, columns: Ints) -> Outcome | None:

@@ -1,13 +1,14 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whole replicas in place of broken ones, one team after the other.
+"""Whole replicas in place of fractional ones, one team after the other.
 
 What whole numbers are hard about is inside of teams: a quota in two units, classes of many sizes, counts that are held. What teams share
 (places, CPU, RAM, GPUs) is there a thousandfold, and a linear program says well what it is worth. So each team is put into whole numbers
-alone while all others may still be broken. The cost of the rest is convex in what the team takes, and each solution of the linear program
-is a line below it (Benders' decomposition: Benders 1962, doi:10.1007/BF01386316): a few such lines, and the small program of the team
-knows what is best for all. Teams for which that fails, and the most flexible, which have to make up for the others, come last, together.
+alone while all others may still be fractional. The cost of the rest is convex in what the team takes, and each solution of the linear
+program is a line below it (Benders' decomposition: Benders 1962, doi:10.1007/BF01386316): a few such lines, and the small program of the
+team knows what is best for all. Teams for which that fails, and the most flexible, which have to make up for the others, come last,
+together.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ NEARLY = 1e-6
 # How often a team is asked again at most, and the GPUs that are not worth it: so many, or on a large fleet this part of those that are not
 # worth the work for those who come last.
 TRIES, WORTH, PART = 6, 0.3, 0.1
-# A team that costs so many GPUs more than its broken numbers waits until the others are done.
+# A team that costs so many GPUs more than its fractional numbers waits until the others are done.
 DEAR = 8.0
 # So many teams, the ones with most columns, wait for the others in any case.
 FLEXIBLE = 2
@@ -64,7 +65,7 @@ LACKING = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
-class Broken:
+class Fractional:
     """What is to be made whole: ``program`` with its whole ``columns``, each of a ``team`` (the same number for all without a quota).
 
     ``private``: by row, is it of a single team? ``held``: the rows that say how many replicas of a priority there must be at least;
@@ -80,11 +81,11 @@ class Broken:
 
 
 class Short(Exception):
-    """Not even broken numbers serve as many of the held priorities: no whole ones do, wherever they are sought."""
+    """Not even fractional numbers serve as many of the held priorities: no whole ones do, wherever they are sought."""
 
 
 class Haste(t.NamedTuple):
-    """What those who come last may cost beyond their broken numbers: more than ``far``, and there is a second try; up to ``first``, and
+    """What those who come last may cost beyond their fractional numbers: more than ``far``, and there is a second try; up to ``first``, and
     the first whole numbers that are found will do (0: the best ones that the limits allow)."""
 
     far: float
@@ -99,46 +100,46 @@ class _Line(t.NamedTuple):
     amount: Floats
 
 
-def by_teams(broken: Broken, limits: Limits, haste: Haste | None = None) -> Floats | None:
+def by_teams(fractional: Fractional, limits: Limits, haste: Haste | None = None) -> Floats | None:
     """Whole numbers for all columns, within every row of the program. None where they are not found.
 
     :param limits: of the program for all teams that come last. :raises Short: there are none.
     """
     try:
-        return _Teams(broken).solve(limits, haste or Haste(FAR * limits.absolute))
+        return _Teams(fractional).solve(limits, haste or Haste(FAR * limits.absolute))
     except SolverError:
-        # Not even broken numbers are within every row.
+        # Not even fractional numbers are within every row.
         return None
 
 
 class _Teams:
     """The linear program, in which teams are put into whole numbers one after the other."""
 
-    def __init__(self, broken: Broken) -> None:
-        self.broken, program = broken, broken.program
+    def __init__(self, fractional: Fractional) -> None:
+        self.fractional, program = fractional, fractional.program
         self.lower, self.upper = program.bounds()
         self.rows = program.row_bounds()
         self.entries = program.entries()
         self.cost = program.cost()
         self.session = Session(program)
-        for rows, cost, value in ((broken.held, LACK_REPLICA, 1.0), (broken.shared, LACK_SHARED, -1.0)):
+        for rows, cost, value in ((fractional.held, LACK_REPLICA, 1.0), (fractional.shared, LACK_SHARED, -1.0)):
             many = numpy.arange(len(rows))
             self.session.add_columns(
                 numpy.full(len(rows), cost), numpy.full(len(rows), INFINITE), (rows, many, numpy.full(len(rows), value))
             )
         self.now = self.session.solve(interior=True)
-        self.found = numpy.zeros(len(broken.columns))
+        self.found = numpy.zeros(len(fractional.columns))
 
     def solve(self, limits: Limits, haste: Haste) -> Floats | None:
         """As :func:`by_teams`."""
         self._see_held()
-        team = self.broken.team
+        team = self.fractional.team
         teams, size = numpy.unique(team, return_counts=True)
         flexible = teams[numpy.argsort(-size, kind="stable")].tolist()
-        value = self.now.values[self.broken.columns]
+        value = self.now.values[self.fractional.columns]
         many = numpy.bincount(numpy.searchsorted(teams, team), weights=numpy.abs(value - numpy.round(value)) > NEARLY)
         last, cost_of = set(flexible[:FLEXIBLE]), dict[int, float]()
-        # The most broken first: others can make up for them then.
+        # The most fractional first: others can make up for them then.
         for one in teams[numpy.argsort(-many, kind="stable")].tolist():
             if one in last:
                 continue
@@ -163,12 +164,12 @@ class _Teams:
         anywhere = None if found is not None else self._together(limits)[0]
         answers = [each for each in (found, again, dear, anywhere) if each is not None]
         best = min(answers, key=lambda each: each.objective) if answers else None
-        return None if best is None else numpy.round(best.values[self.broken.columns])
+        return None if best is None else numpy.round(best.values[self.fractional.columns])
 
     def _see_held(self) -> None:
-        """See to it that broken numbers serve what is held, at whatever price. :raises Short: they do not."""
-        first = self.broken.program.columns
-        lack = numpy.arange(first, first + len(self.broken.held))
+        """See to it that fractional numbers serve what is held, at whatever price. :raises Short: they do not."""
+        first = self.fractional.program.columns
+        lack = numpy.arange(first, first + len(self.fractional.held))
         if self.now.values[lack].max(initial=0.0) < LACKING:
             return
         none, many = numpy.zeros(len(lack)), numpy.full(len(lack), INFINITE)
@@ -205,7 +206,7 @@ class _Teams:
 
         ``worth``: the GPUs that are not worth another try.
         """
-        columns = self.broken.columns[mine]
+        columns = self.fractional.columns[mine]
         small = _Team(self, columns)
         base = self.now
         start = base.values[columns]
@@ -249,7 +250,7 @@ class _Teams:
     def _together(self, limits: Limits, within: tuple[Ints, Floats, Floats] | None = None) -> tuple[Outcome | None, bool]:
         """(Whole numbers for all teams in one program, ``within`` these bounds, None where none were found; might there be some yet?)"""
         try:
-            return self.broken.program.solve(limits, within=within), False
+            return self.fractional.program.solve(limits, within=within), False
         except SolverError as error:
             return None, isinstance(error, NotFound)
 
@@ -263,13 +264,13 @@ class _Teams:
 
     def _near(self, limits: Limits, last: set[int], reach: int) -> tuple[Outcome | None, bool]:
         """As :meth:`_together`, for the teams in ``last``, no farther than ``reach`` from the linear program's numbers."""
-        return self._together(limits, self._close(~numpy.isin(self.broken.team, list(last)), reach))
+        return self._together(limits, self._close(~numpy.isin(self.fractional.team, list(last)), reach))
 
     def _close(self, whole: Bools, reach: int) -> tuple[Ints, Floats, Floats]:
         """(columns, their least, their most): ``whole`` ones as they are, the others no farther than ``reach`` from the linear program's,
         and what is idle at 0."""
-        columns = self.broken.columns
-        value, reduced = (part[: self.broken.program.columns] for part in (self.now.values, self.now.reduced))
+        columns = self.fractional.columns
+        value, reduced = (part[: self.fractional.program.columns] for part in (self.now.values, self.now.reduced))
         least = numpy.where(whole, self.found, numpy.maximum(self.lower[columns], numpy.floor(value[columns] + NEARLY) - reach))
         most = numpy.where(whole, self.found, numpy.minimum(self.upper[columns], numpy.ceil(value[columns] - NEARLY) + reach))
         idle = (value < NEARLY) & (reduced > IDLE) & (self.lower <= 0.0) & (self.upper == INFINITE)
@@ -282,18 +283,18 @@ class _Team:
     """The columns and rows of one team alone."""
 
     def __init__(self, teams: _Teams, columns: Ints) -> None:
-        broken = teams.broken
+        fractional = teams.fractional
         self.lower, self.upper, self.cost = teams.lower[columns], teams.upper[columns], teams.cost[columns]
         start, index, value = teams.entries
         many = start[columns + 1] - start[columns]
         which = numpy.repeat(start[columns], many) + numpy.arange(int(many.sum())) - numpy.repeat(numpy.cumsum(many) - many, many)
         self.row, self.column, self.value = index[which], numpy.repeat(numpy.arange(len(columns)), many), value[which]
-        private = broken.private[self.row]
+        private = fractional.private[self.row]
         rows, place = numpy.unique(self.row[private], return_inverse=True)
         least, most = teams.rows
         self.own = least[rows], most[rows], place, self.column[private], self.value[private]
         self.shared = ~private
-        self.held = [self.column[self.row == row] for row in broken.held.tolist() if (self.row == row).any()]
+        self.held = [self.column[self.row == row] for row in fractional.held.tolist() if (self.row == row).any()]
 
     def slope(self, duals: Floats) -> Floats:
         """What one more of each column costs the rest, at these prices of the rows."""
@@ -303,7 +304,7 @@ class _Team:
     def solve(self, lines: list[_Line], start: Floats, base: float) -> tuple[float, Floats] | None:
         """(a bound of the cost of all, whole amounts of the team) that is best as far as these lines tell. None where there are none.
 
-        First near the broken ones and with as many replicas of each held priority, then farther, then with fewer or more.
+        First near the fractional ones and with as many replicas of each held priority, then farther, then with fewer or more.
         """
         for reach, exact in ((REACHES[0], True), (REACHES[1], True), (REACHES[1], False)):
             program = Program()
