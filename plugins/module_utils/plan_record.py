@@ -58,9 +58,14 @@ def digest_of_plan(layout: Sequence[_Line], services: Sequence[_Line]) -> str:
     return _digest({"layout": list(layout), "services": list(services)})
 
 
+def replica_name(service: t.Any, replica: t.Any) -> str:
+    """``receipt-ocr-1``: a replica, as its directory and its compose project are named."""
+    return f"{service}-{replica}"
+
+
 def name_of(line: _Line) -> str:
-    """``receipt-ocr-1``: the replica of a service, as its directory and its compose project are named."""
-    return f"{line['service']}-{line['replica']}"
+    """The same of a line that says ``service`` and ``replica``."""
+    return replica_name(line["service"], line["replica"])
 
 
 def surge_name(service: str) -> str:

@@ -23,6 +23,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.bookkeeping import RE
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine import SHORT_ID, Engine
 from ansible_collections.gpuops.fleet.plugins.module_utils.engine_events import Event, parse_time
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 
 # Seconds before the first restart, twice as many before each further one, and at most; a service that did well for so long begins anew.
 FIRST_S, LAST_S, WELL_S = 1.0, 60.0, 600.0
@@ -221,7 +222,7 @@ class Restarts:
 def replica_of(labels: Mapping[str, str]) -> str | None:
     """The replica that a container's labels name; None when it is no service of this collection."""
     service, replica = labels.get(SERVICE), labels.get(REPLICA)
-    return f"{service}-{replica}" if service and replica else None
+    return replica_name(service, replica) if service and replica else None
 
 
 def _is_ours(detail: _Json) -> bool:

@@ -25,6 +25,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import lease as host_
 from ansible_collections.gpuops.fleet.plugins.module_utils.drains import parse_until, stamp
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.journal import read_json, write_json
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import name_of, replica_name
 
 FORMAT = 1
 #: Why a lease ended, as the file and the ledger have it. One that a person ended has ``ended by NAME``.
@@ -51,11 +52,6 @@ class Terms:
     notice_hours: float = 24.0
     idle_minutes: int | None = None
     idle_below: float = 0.05
-
-
-def name_of(service: str, replica: int) -> str:
-    """``notebook-1``"""
-    return f"{service}-{replica}"
 
 
 def moment(text: str) -> datetime:
@@ -284,7 +280,7 @@ def watch_idleness(record: Record, load: Load | None, now: datetime) -> list[str
     idle = record["idle"]
     if idle is None:
         return []
-    name = name_of(record["service"], record["replica"])
+    name = name_of(record)
     lines = []
     gap = idle["seen"] is None or not timedelta(0) <= now - moment(idle["seen"]) <= UNSEEN
     if load is None or load.share is None:
@@ -308,7 +304,7 @@ def idle_notice(record: _Line) -> timedelta:
 
 def give_notice(record: Record, now: datetime) -> list[str]:
     """Note in the record which notices are due now; lines for the journal."""
-    name, lines = name_of(record["service"], record["replica"]), []
+    name, lines = name_of(record), []
     if record["ended"] is None and record["noticed"] is None and record["notice_hours"] > 0 and moment(record["notice_at"]) <= now:
         record["noticed"] = stamp(now)
         lines.append(f"{name}: notice: its lease ends {record['ends']}; playbook extend makes it last longer")
@@ -377,7 +373,7 @@ def as_fact(name: str, record: _Line) -> Record:
 def notice_text(record: _Line) -> str:
     """What stands in the home of a service whose end is near."""
     idle = record["idle"] or {}
-    name, service = name_of(record["service"], record["replica"]), record["service"]
+    name, service = name_of(record), record["service"]
     what = [f"{name} of team {record['team']} ends at {record['ends']} (UTC): its lease is over then."]
     if idle.get("noticed"):
         what.insert(0, f"The GPU of {name} is idle since {idle['since']}. It ends at {idle['ends']} (UTC) unless the GPU is used before.")
@@ -397,7 +393,7 @@ def why_ended(state_dir: Path, service: str | None, replica: str | int | None) -
     if not service or not replica:
         return None
     try:
-        record = ended_records(state_dir).get(f"{service}-{replica}")
+        record = ended_records(state_dir).get(replica_name(service, replica))
     except FleetError:
         return None  # whoever ends leases names the file
     return None if record is None else str(record["why"])

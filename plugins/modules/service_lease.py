@@ -164,6 +164,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuops.fleet.plugins.module_utils import agent_config, lease_end, lease_round
 from ansible_collections.gpuops.fleet.plugins.module_utils import service_leases as leases
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import name_of
 
 GRANTED = "granted"
 EXTENDED = "extended"
@@ -202,7 +203,7 @@ class ServiceLease:
         paths = ("state_dir", "services_dir", "docker_socket", "secrets_dir", "proc_root")
         self.config = agent_config.parse({**{name: str(params[name]) for name in paths}, "health_wait": params["timeout"]})
         self.clock = leases.Clock.read(self.config.proc_root) if clock is None else clock
-        self.name = leases.name_of(params["service"], params["replica"])
+        self.name = name_of(params)
         self.steps: list[str] = []
 
     def run(self) -> dict[str, t.Any]:

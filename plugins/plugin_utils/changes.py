@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all import by_hosts, by_quotas
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_proved import MOST_MOVES, Proved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import refused_by_quota
@@ -28,7 +29,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Problem,
     Solution,
     carried_out,
-    name_of,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Change, Proposal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import (
@@ -260,7 +260,7 @@ class Search(Proved):
         if all(host.down for host in hosts):
             return "host down", back, ""
         scene, number = self._scene_of(need, replicas[0])
-        spots = scene.spots(need, name_of(need.service, number))
+        spots = scene.spots(need, replica_name(need.service, number))
         found = [(spot.cause, combined(spot.host, choice)) for spot in spots[:4] for choice in choices_of(spot)]
         cause = self._binding(need, spots)
         causes = [cause, *(blocker.cause for spot in spots for blocker in spot.blockers)]
@@ -316,7 +316,7 @@ class Search(Proved):
         text = f"write environment '{name}', or set fleet_environment on a host"
         other = Option("environment", COSTS["environment"], text, (Edit("service", need.service, "environment", name),))
         yield other
-        spots = self.scene.spots(replace(need, environment=name), name_of(need.service, number))
+        spots = self.scene.spots(replace(need, environment=name), replica_name(need.service, number))
         for choice in choices_of(spots[0]) if spots else ():
             yield combined(spots[0].host, (("environment", other._replace(text=f"write environment '{name}'")), *choice))
 

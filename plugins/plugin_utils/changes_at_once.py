@@ -8,8 +8,9 @@ from __future__ import annotations
 import typing as t
 from collections.abc import Iterable, Mapping, Set
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Problem, Solution, name_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Change
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import edited
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.trials import Key, Trials, serving, waiting_in
@@ -58,7 +59,7 @@ class AtOnce(Trials):
             self._left_at_once -= work if able else 0
             made = make_plan(problem, words=False) if able else None
             then = {(place.service, place.replica) for place in made.placements} if made else set()
-            lost = {name_of(*key) for key in self.serving - serving(problem, made)} if made else set()
+            lost = {replica_name(*key) for key in self.serving - serving(problem, made)} if made else set()
             self._known_early[name] = (then, lost) if able else None
         return self._known_early[name]
 

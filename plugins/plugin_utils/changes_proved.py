@@ -9,9 +9,10 @@ import typing as t
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_at_once import AtOnce
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Problem, Solution, name_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Change, change_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repair_kinds import LOSERS, MOVES, WIDE, Option, eased, edited
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.trials import Key, serving, waiting_in
@@ -38,7 +39,7 @@ class Proved(AtOnce):
         if LOSERS in option.text and not self.many:
             # Preemption is for all of its replicas, and takes the lowest wherever they are: who gives way is found out by the plan.
             highest = max([need.priority, *(edit.value for edit in option.edits if edit[:3] == ("service", need.service, "priority"))])
-            lower = (name_of(*key) for key in self.placed if self.scene.needs[key[0]].priority < highest)
+            lower = (replica_name(*key) for key in self.placed if self.scene.needs[key[0]].priority < highest)
             option = option._replace(lost=tuple(sorted({*option.lost, *lower})))
         change, now = self.tried(need, option, targets)
         lost: tuple[list[str], list[str]] | None = ([], [])
@@ -121,7 +122,7 @@ class Proved(AtOnce):
         places = {(place.service, place.replica): place for place in solution.placements}
         known = {(place.service, place.replica): place for place in problem.previous}
         stay = serving(problem, solution)
-        gone = [key for key in known if key in self.serving and key not in stay and name_of(*key) not in option.lost]
+        gone = [key for key in known if key in self.serving and key not in stay and replica_name(*key) not in option.lost]
         now = {number for service, number in places if service == need.service and (service, number) not in self.placed}
         self.movers = sorted(place.name for key, place in places.items() if key in known and not same_place(place, known[key]))
         return None if gone or not set(targets) <= now else now
@@ -145,4 +146,4 @@ class Proved(AtOnce):
 
 
 def _names(keys: Iterable[Key]) -> list[str]:
-    return [name_of(*key) for key in sorted(keys)]
+    return [replica_name(*key) for key in sorted(keys)]

@@ -10,9 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.debtors import Level
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Displacement, Need, Placement, name_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Displacement, Need, Placement
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Charge, Debit
 
 # How many may be the first to leave for one replica, on a small fleet.
@@ -107,7 +108,7 @@ def _debtors(draft: Draft, need: Need, debit: Debit) -> Iterator[tuple[int, Key]
 def _may_go(draft: Draft, need: Need, key: Key, below: int) -> bool:
     """May its place be taken away for this need, and for nobody who is as high?"""
     service = key[0]
-    if service == need.service or service in need.rules.together or draft.movable(name_of(*key), leaving=True) is None:
+    if service == need.service or service in need.rules.together or draft.movable(replica_name(*key), leaving=True) is None:
         return False
     return draft.takes_along(service) < below
 

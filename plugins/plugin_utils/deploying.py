@@ -74,7 +74,7 @@ def deploy_problem(
         return "; ".join(f"{name} cannot leave {where}: {reason}" for name, reason in stuck.items())
     had = {name_of(line) for host in last.values() for line in (host.get("plan") or {}).get("services") or ()} if fail_lost else set()
     kept = {name_of(line) for plan in planned["plans"].values() for line in plan["services"]}
-    if gone := [each for each in unplaced if f"{each['service']}-{each['replica']}" in had - kept]:
+    if gone := [each for each in unplaced if name_of(each) in had - kept]:
         return "\n".join(unplaced_lines(gone))
     if unplaced and fail_unplaced:
         return "\n".join(unplaced_lines(unplaced))
@@ -100,7 +100,7 @@ def deploy_problem(
 
 def who_stays(plan: Data, unplaced: Iterable[Data], gpus: Collection[str] = ()) -> dict[str, str]:
     """Replicas that a plan leaves on its host, or on these GPUs of it, and why the planner could not place them elsewhere."""
-    reasons = {f"{each['service']}-{each['replica']}": str(each["reason"]) for each in unplaced}
+    reasons = {name_of(each): str(each["reason"]) for each in unplaced}
     return {
         name_of(line): reasons.get(name_of(line), "the plan leaves it there" if managed(line) else "it is adopted, and nothing moves it")
         for line in plan.get("services") or ()

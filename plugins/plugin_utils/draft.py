@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.debtors import Debtors, Level
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import room_question, taken_from
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import joined, must_join
@@ -35,7 +36,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Need,
     Placement,
     Problem,
-    name_of,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Key as Limited
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState, take
@@ -266,7 +266,7 @@ class Draft:
     def ports(self, host: HostState, need: Need, replica: int, before: Placement | None) -> dict[str, int] | str:
         """The replica's ports on a host: as they were there, if they can be; or why it cannot have any."""
         old = dict(before.ports) if before is not None and before.host == host.host.name else {}
-        name = name_of(need.service, replica)
+        name = replica_name(need.service, replica)
         found = host.choose_ports(need, name, old, self.fleet.asked)
         if isinstance(found, str) and host.claimed:
             claimed, host.claimed = host.claimed, {}

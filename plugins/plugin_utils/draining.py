@@ -9,6 +9,7 @@ import typing as t
 from collections.abc import Iterable, Mapping
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.drains import day, words
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import name_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.parents import guest_rows
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import table
 
@@ -68,7 +69,7 @@ def _rows(gpu: Data, facts: Data, plan: Data | None) -> Iterable[list[t.Any]]:
     pids: dict[_Place, set[int]] = {}
     for line in (plan or {}).get("services") or ():
         if gpu.get("uuid") in (line.get("gpus") or [line.get("gpu")]):
-            services.setdefault((line.get("profile"), line.get("start")), set()).add(f"{line['service']}-{line['replica']}")
+            services.setdefault((line.get("profile"), line.get("start")), set()).add(name_of(line))
     for box in facts.get("containers") or ():
         for device in box.get("devices") or ():
             if device in by_device:

@@ -15,10 +15,11 @@ from collections.abc import Iterable, Mapping, Set
 from functools import partial
 from operator import attrgetter
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, Question, offer_of, question_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, name_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.refusals import gpu_refusal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
@@ -129,7 +130,7 @@ class _Service:
 def _ask(fleet: Fleet, need: Need, question: Question, host: HostState, ports: Mapping[str, int]) -> Able | None:
     """None where it has no room, its ports are taken, or somebody's rollout would have no room. ``ports``: that the replica had there."""
     offer = offer_of(host, need, question)
-    if offer is None or isinstance(host.choose_ports(need, name_of(need.service, 0), ports, fleet.asked), str):
+    if offer is None or isinstance(host.choose_ports(need, replica_name(need.service, 0), ports, fleet.asked), str):
         return None
     if in_the_way(fleet, host, need):
         return None

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way, words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import best_joined, must_join
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import amount, format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.nearest_moves import nearest_move, would_serve
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Host, Mode, Need, Placement, Sharing, name_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Host, Mode, Need, Placement, Sharing
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.refusals import GPUS, Case, Reason, acceptable, counted, gpu_refusal, what
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import few_names, several
@@ -65,7 +66,7 @@ def _explained(fleet: Fleet, need: Need, replica: int, before: Placement | None,
         return f"no host has the environment '{need.environment}'", help_
     if not any(host.host.may_have(need) for host in hosts):
         return _no_host_for_the_data(hosts, need)
-    case = Case(fleet, able, need, name_of(need.service, replica), lasting)
+    case = Case(fleet, able, need, replica_name(need.service, replica), lasting)
     return _reason(case, hosts), next(text for helper in _HELPERS for text in helper(case))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import name_of, replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.asked import asked_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
@@ -42,7 +43,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
     unplaced_lines,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy, SitePolicy, read_policy, site_policy
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Gpu, Host, Need, Placement, Problem, Solution, name_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Gpu, Host, Need, Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import proof_data, proof_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal, told
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import changed_in_place, host_rollouts, who_leaves
@@ -178,7 +179,7 @@ def plan_fleet(
         bounds=[*_token_lines(states, solution, manifests), *proof_lines(solution)],
         steps=[
             *(f"{number}. {step}" for number, step in enumerate(made.steps, 1)),
-            *(f"{each['service']}-{each['replica']} does not serve for a while: {each['reason']}" for each in made.outages),
+            *(f"{name_of(each)} does not serve for a while: {each['reason']}" for each in made.outages),
         ],
     )
 
@@ -423,7 +424,7 @@ def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], before: Col
     """What a person should know and nobody has to mend."""
     notes = []
     here = {host.name for host in states}
-    wanted = {each.name for each in solution.placements} | {name_of(each.service, each.replica) for each in solution.unplaced}
+    wanted = {each.name for each in solution.placements} | {replica_name(each.service, each.replica) for each in solution.unplaced}
     for name in sorted(set(previous) - here):
         count = len(previous[name].data["services"])
         if count:

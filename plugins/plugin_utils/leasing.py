@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.drains import day
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 
 Data = Mapping[str, t.Any]
 
@@ -41,7 +42,7 @@ def lease_problem(hosts: Mapping[str, Data], service: str, replica: t.Any = None
 
     ``hosts``: name -> {facts, and unread with the reason or down when it was not read in this run}.
     """
-    what = service if replica is None else f"{service}-{replica}"
+    what = service if replica is None else replica_name(service, replica)
     absent = {name: _absent(host) for name, host in sorted(hosts.items()) if _absent(host)}
     having = [name for name, host in sorted(hosts.items()) if leased_replicas(host.get("facts"), service, replica)]
     for name in having:

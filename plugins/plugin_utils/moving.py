@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Need, Placement, Problem, Solution
 
@@ -29,7 +30,7 @@ class Move:
     @property
     def name(self) -> str:
         """``receipt-ocr-1``"""
-        return f"{self.service}-{self.replica}"
+        return replica_name(self.service, self.replica)
 
 
 def moved(problem: Problem, move: Move) -> Solution:

@@ -9,10 +9,11 @@ import typing as t
 from collections.abc import Iterable
 from functools import cached_property
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.diary import Diary
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import cutter_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.placement_rules import Rulebook
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Placement, Problem, name_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Placement, Problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quotas import Books, Charge
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
 
@@ -61,7 +62,7 @@ class Fleet:
         every_state = (state for host in self.hosts.values() for state in host.gpus)
         self._boards = list({_board(state): state for state in every_state}.values())
         self.adopted = frozenset(
-            name_of(need.service, number) for need in problem.needs if need.adopted for number in range(1, need.replicas + 1)
+            replica_name(need.service, number) for need in problem.needs if need.adopted for number in range(1, need.replicas + 1)
         )
         self.asked = frozenset(port for need in problem.needs for _name, port in need.ports if port is not None)
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from ansible_collections.gpuops.fleet.plugins.module_utils import plan_record
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Field, Strict, Wrong, check, model_validator
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import TIME_SLICE, GpuLayout, Host, Placement, Solution, Unplaced
@@ -408,11 +409,11 @@ def as_told(path: str, text: str, unplaced: Sequence[Unplaced], asked: str | Non
     :raises FleetError: not of this form.
     """
     found = _read_fleet(path, text)
-    last = {f"{line.get('service')}-{line.get('replica')}": str(line.get("reason")) for line in found.unplaced}
+    last = {replica_name(line.get("service"), line.get("replica")): str(line.get("reason")) for line in found.unplaced}
     same = asked is not None and asked == found.asked
     told = []
     for each in unplaced:
-        before = last.get(f"{each.service}-{each.replica}", "")
+        before = last.get(replica_name(each.service, each.replica), "")
         reason, _helps, help_ = before.partition(_HELPS)
         known = help_ and (same or before.endswith(f": {reason_of(each)}"))
         told.append(replace(each, reason=reason, help=help_) if known else each)

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import MPS_CLIENTS
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 
 Mode = t.Literal["mig", "whole", "shared"]
 # How several services share one GPU: by turns, or at the same time through MPS.
@@ -402,11 +403,6 @@ def _wants(models: tuple[str, ...], not_models: tuple[str, ...], board: str) -> 
     return not models or any(part.lower() in board for part in models)
 
 
-def name_of(service: str, replica: int) -> str:
-    """A replica, as its directory and its compose project are named: ``receipt-ocr-1``."""
-    return f"{service}-{replica}"
-
-
 @dataclass(frozen=True)
 class Placement:
     """Where one replica runs. ``slice`` only in mode mig; ``ports``: (name, port on the host); ``sharing``: of a shared GPU."""
@@ -422,8 +418,8 @@ class Placement:
 
     @property
     def name(self) -> str:
-        """As :func:`name_of` has it."""
-        return name_of(self.service, self.replica)
+        """As :func:`replica_name` has it."""
+        return replica_name(self.service, self.replica)
 
     @property
     def rank(self) -> tuple[t.Any, ...]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.drains import words
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry
-from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import name_of
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import name_of, replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import gpu_names
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.parents import chain_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.report_gpu import (
@@ -93,7 +93,7 @@ class ReplicaRow:
     @property
     def name(self) -> str:
         """Service and replica, as its directory and compose project are called."""
-        return f"{self.service}-{self.replica}"
+        return replica_name(self.service, self.replica)
 
 
 @dataclass(frozen=True)

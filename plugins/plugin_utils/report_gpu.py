@@ -25,6 +25,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import (
     layout_text,
     legal,
 )
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.room import Explained, explain_layout
 
 Facts = Mapping[str, t.Any]
@@ -46,7 +47,7 @@ class Tenant:
 
     def __str__(self) -> str:
         """As its directory and compose project are called."""
-        return f"{self.service}-{self.replica}"
+        return replica_name(self.service, self.replica)
 
 
 @dataclass(frozen=True)

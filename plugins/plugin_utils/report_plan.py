@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.claims import only_watches
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.report_gpu import Tenant, Wish
 
@@ -80,7 +81,7 @@ def outside(facts: Data, gpu: Data, plan: Data | None) -> dict[str, tuple[str, .
 
     Containers of the plan's own replicas are left out, and those that only watch: an exporter names every GPU and keeps none.
     """
-    own = {f"{row.get('service')}-{row.get('replica')}" for row in (plan or {}).get("services") or ()}
+    own = {replica_name(row.get("service"), row.get("replica")) for row in (plan or {}).get("services") or ()}
     mig = gpu.get("mig") or {}
     devices = {
         (entry.get("gi"), part.get("id")): str(part.get("uuid")) for entry in mig.get("instances") or () for part in entry.get("ci") or ()

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from ansible_collections.gpuops.fleet.plugins.module_utils.drains import words
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import name_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import gpu_names
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.report_plan import outside
@@ -122,7 +123,7 @@ def _users(gpu: Data, facts: Data, plan: Data | None) -> dict[Slice | None, str]
     for line in (plan or {}).get("services") or ():
         if gpu.get("uuid") in (line.get("gpus") or [line.get("gpu")]):
             place = Slice(int(line["start"]), str(line["profile"])) if line.get("profile") else None
-            found.setdefault(place, []).append(f"{line['service']}-{line['replica']}")
+            found.setdefault(place, []).append(name_of(line))
     strangers = outside(facts, gpu, plan)
     mig = gpu.get("mig") or {}
     places: dict[str, Slice | None] = {str(gpu.get("uuid")): None}

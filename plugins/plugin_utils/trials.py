@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import in_the_way
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import offers
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement, Problem, Solution, carried_out, name_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement, Problem, Solution, carried_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.quota_changes import TeamBooks
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
@@ -77,7 +78,7 @@ class Trials:
         """Whom of a service there is room for, with everybody where the plan has them, if it asked for ``wanted`` instead; None where the
         targets are not among them. ``host``: where the first one would be, '' for anywhere. All of them are told only where each would have
         a host of its own, and no quota counts."""
-        fleet, name = self.scene.fleet, name_of(need.service, targets[0])
+        fleet, name = self.scene.fleet, replica_name(need.service, targets[0])
 
         def able(hosts: Iterable[HostState]) -> Iterator[HostState]:
             found = (offer.host for offer in offers(fleet, wanted, hosts) if not in_the_way(fleet, offer.host, wanted))

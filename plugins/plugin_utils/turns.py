@@ -17,7 +17,8 @@ from functools import partial
 from itertools import islice
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import why_not
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Placement, Problem, Resources, Solution, name_of
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Placement, Problem, Resources, Solution
 
 Key = tuple[str, int]
 # Of more who change their places only one order is looked at.
@@ -42,7 +43,7 @@ class Step:
         """For people, and for ``fleet.yml``."""
         places = [f"from {at(self.old)}"] if self.old is not None and self.verb != "start" else []
         places += [f"{'to' if self.verb == 'move' else 'on'} {at(self.new)}"] if self.new is not None and self.verb != "stop" else []
-        return " ".join([self.verb, name_of(self.service, self.replica), *places])
+        return " ".join([self.verb, replica_name(self.service, self.replica), *places])
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def moves(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
 
 def lost(before: Mapping[str, str], after: Mapping[str, str], unplaced: Iterable[Data]) -> list[str]:
     """A line for each replica that had a place before the upgrade of a host and has none after it."""
-    reasons = {f"{each['service']}-{each['replica']}": each["reason"] for each in unplaced}
+    reasons = {name_of(each): each["reason"] for each in unplaced}
     return [f"{name} has no place any more: {reasons[name]}" for name in sorted(before) if name not in after and name in reasons]
 
 

@@ -197,7 +197,7 @@ def _tenants(plan: Data | None) -> dict[Place, list[str]]:
     for entry in (plan or {}).get("services") or []:
         for gpu in entry.get("gpus") or [entry["gpu"]]:
             key = (gpu, entry.get("profile"), entry.get("start"))
-            result.setdefault(key, []).append(f"{entry['service']}-{entry['replica']}")
+            result.setdefault(key, []).append(name_of(entry))
     return result
 
 

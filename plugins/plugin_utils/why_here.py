@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.elsewhere import Elsewhere, kind_elsewhere
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import keepers, kept
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement, Problem, Solution, name_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.refusals import gpu_refusal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
@@ -83,7 +84,7 @@ class Reason:
     @property
     def name(self) -> str:
         """``receipt-ocr-1``."""
-        return name_of(self.service, self.replica)
+        return replica_name(self.service, self.replica)
 
     def data(self) -> dict[str, t.Any]:
         """For JSON."""
@@ -99,7 +100,7 @@ class Reason:
 
 def _strangers(problem: Problem, names: Collection[str]) -> Iterator[FleetError]:
     """A line for each name that no service and no replica has."""
-    replicas = (name_of(need.service, number) for need in problem.needs if names for number in range(1, need.replicas + 1))
+    replicas = (replica_name(need.service, number) for need in problem.needs if names for number in range(1, need.replicas + 1))
     known = {need.service for need in problem.needs}.union(replicas, (place.name for place in problem.previous))
     for name in names:
         if name not in known:
