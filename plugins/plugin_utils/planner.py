@@ -39,6 +39,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Solution,
     Unplaced,
 )
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.reseating import reseat
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.restoring import restore
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import answered
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import take
@@ -204,7 +205,8 @@ def _without(draft: Draft, gone: Iterable[Key]) -> Draft:
 
 
 def _hinted(draft: Draft, hints: Mapping[Key, Hint], must: Collection[Key], gone: Collection[Key] = ()) -> _Plan:
-    """The plan with these hints. Whoever ``must`` have a place and gets none by them has that of ``draft``, where that can be.
+    """The plan with these hints. Whoever ``must`` have a place and gets none by them has that of ``draft``, where that can be. Who is
+    served by then goes back or away from others of its service, where it can.
 
     ``gone``: who gave way in the draft, and looks for a place as well. Then nobody else makes room before all of these have one.
     """
@@ -213,7 +215,7 @@ def _hinted(draft: Draft, hints: Mapping[Key, Hint], must: Collection[Key], gone
     if not all(key in start.placed for key in must):
         restore(start, {key: draft.placed[key] for key in must})
         missing = _Queue(start, hints).run(asking=not gone)
-    if gone and all(key in start.placed for key in must):
+    if all(key in start.placed for key in must) and (reseat(start) or gone):
         missing = _Queue(start, hints).run()
     return start, missing
 
