@@ -215,8 +215,10 @@ def _hinted(draft: Draft, hints: Mapping[Key, Hint], must: Collection[Key], gone
     if not all(key in start.placed for key in must):
         restore(start, {key: draft.placed[key] for key in must})
         missing = _Queue(start, hints).run(asking=not gone)
-    if all(key in start.placed for key in must) and (reseat(start) or gone):
-        missing = _Queue(start, hints).run()
+    if all(key in start.placed for key in must):
+        missing = _Queue(start, hints).run() if gone else missing
+        # Last, so that everybody who is served stays served.
+        missing = _Queue(start, hints).run() if reseat(start) else missing
     return start, missing
 
 

@@ -10,7 +10,7 @@ place. So these hosts are dealt as those of a whole fleet are (``fleet_dealing``
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,6 +27,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostStat
 
 # Hosts count as equal where what they have of CPU and memory differs by less than this part.
 ALIKE = 0.03
+# Among how many places of a kind one of its replicas chooses.
+CHOICES = 64
 
 _Places = list[tuple[Kind, Hint]]
 _Counted = list[tuple[Kind, Group, str | None, int]]
@@ -60,14 +62,43 @@ def places_of(classes: Sequence[HostClass], kinds: Sequence[Kind], values: Seque
         found[number] = max(found[number], other, key=lambda each: served(Counter(kind.need.priority for kind, _hint in each)))
         # Where HiGHS has no answer, one host after the other will do.
         found[number] = found[number] or hand_out(classes[number], kinds, values, given)
-    hints: dict[Key, Hint] = {}
-    given.clear()
+    here = {host.host.name: host.replicas for each in classes for host in each.hosts}
+    of_kind: dict[int, list[Hint]] = defaultdict(list)
     for each in found:
         for kind, hint in each:
-            need, replica = kind.members[given[id(kind)]]
-            given[id(kind)] += 1
-            hints[(need.service, replica)] = hint
-    return hints
+            of_kind[id(kind)].append(hint)
+    return {key: hint for kind in kinds for key, hint in _shared_out(kind, of_kind[id(kind)], here)}
+
+
+def _shared_out(kind: Kind, hints: Sequence[Hint], here: Mapping[str, Mapping[str, int]]) -> Iterator[tuple[Key, Hint]]:
+    """Who of a kind has which of its places: away from other replicas of the service, but for who wishes to be near them.
+
+    ``here``: by host, how many of each service are there.
+    """
+    members = kind.members[: len(hints)]
+    if len({need.service for need, _replica in members if need.rules.spread != "pack"}) < 2:  # there is nothing to choose
+        yield from (((need.service, replica), hint) for (need, replica), hint in zip(members, hints, strict=True))
+        return
+    # The first of each host, then the second of each, and so on.
+    turn, turns = Counter[str](), list[int]()
+    for hint in hints:
+        turns.append(turn[hint.host])
+        turn[hint.host] += 1
+    left = [hints[number] for number in sorted(range(len(hints)), key=turns.__getitem__)]
+    given = Counter[tuple[str, str]]()
+    for need, replica in members:
+        wish, name = need.rules.spread, need.service
+
+        def near(number: int, wish: str = wish, name: str = name) -> tuple[int, int]:
+            """As ``offers.nearness``."""
+            hint = left[number]
+            there = here[hint.host].get(name, 0) + given[name, hint.host]
+            beside = given[name, hint.gpus[0]]
+            return (-there, -beside) if wish == "pack" else (0 if wish == "gpu" else there, beside)
+
+        hint = left.pop(min(range(min(CHOICES, len(left))), key=near))
+        given.update([(name, hint.host), (name, hint.gpus[0])])
+        yield (name, replica), hint
 
 
 def served(priorities: Counter[int]) -> list[tuple[int, int]]:
