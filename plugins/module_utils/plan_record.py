@@ -23,6 +23,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.module_utils.journal import read_json, write_json
 
 PLAN_FORMAT = 1
+_BY_HAND = "take it back from Git, or remove it and run playbook adopt; plans are not edited by hand"
 SURGE = "-surge"
 # What the lines of a plan always have (docs/plan.md).
 _BASE, _LAYOUT, _SERVICE = {"gpu", "mig", "instances"}, {"gpu"}, {"service", "replica"}
@@ -137,27 +138,25 @@ def check_plan(plan: _Line) -> None:
     if plan["plan"] != PLAN_FORMAT:
         raise FleetError(f"the plan has format {plan['plan']} and this collection knows format {PLAN_FORMAT}", field="plan")
     _check_shape(plan)
-    hint = "take it back from Git, or remove it and make a new plan; plans are not edited by hand"
     if plan["digest"] != digest_of_plan(plan["layout"], plan["services"]):
-        raise FleetError("the plan's layout or services are not those that its digest was made from", field="digest", hint=hint)
+        raise FleetError("the plan's layout or services are not those that its digest was made from", field="digest", hint=_BY_HAND)
     if plan["base"]["digest"] != digest_of_base(plan["base"]["gpus"]):
-        raise FleetError("the plan's base is not the one that its digest was made from", field="base.digest", hint=hint)
+        raise FleetError("the plan's base is not the one that its digest was made from", field="base.digest", hint=_BY_HAND)
 
 
 def _check_shape(plan: _Line) -> None:
     """FleetError for what cannot be read as a plan, whatever its digests say: who calls the module by hand may hand over anything."""
-    hint = "take it back from Git, or remove it and make a new plan; plans are not edited by hand"
     base, serial = plan["base"], plan["serial"]
     if not isinstance(serial, int) or isinstance(serial, bool):
-        raise FleetError(f"expected a whole number, found {serial}", field="serial", hint=hint)
+        raise FleetError(f"expected a whole number, found {serial}", field="serial", hint=_BY_HAND)
     if not isinstance(base, Mapping) or not {"digest", "gpus"} <= set(base):
-        raise FleetError("expected digest and gpus", field="base", hint=hint)
+        raise FleetError("expected digest and gpus", field="base", hint=_BY_HAND)
     parts = (("base.gpus", base["gpus"], _BASE), ("layout", plan["layout"], _LAYOUT), ("services", plan["services"], _SERVICE))
     for name, lines, needed in parts:
         if not isinstance(lines, (list, tuple)) or not all(isinstance(line, Mapping) and needed <= set(line) for line in lines):
-            raise FleetError(f"expected a list of lines with {', '.join(sorted(needed))}", field=name, hint=hint)
+            raise FleetError(f"expected a list of lines with {', '.join(sorted(needed))}", field=name, hint=_BY_HAND)
     if not all("gpu" in line or "gpus" in line for line in plan["services"]):
-        raise FleetError("expected gpu or gpus in every line", field="services", hint=hint)
+        raise FleetError("expected gpu or gpus in every line", field="services", hint=_BY_HAND)
 
 
 def _same(record: _Record | None, plan: _Line) -> bool:

@@ -16,13 +16,15 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Proble
 DIGITS = 16
 
 
-def asked_of(problem: Problem, solution: Solution, *others: t.Any) -> str:
-    """The word for a problem, and ``others``, once its plan is carried out."""
+def asked_of(problem: Problem, solution: Solution, leases: Mapping[str, str], *others: t.Any) -> str:
+    """The word for a problem, and ``others``, once its plan is carried out. ``leases``: replica -> when its lease ends."""
     then = carried_out(problem, solution)
+    # Those of replicas that leave end with them.
+    lasting = {name: leases[name] for name in leases.keys() & {place.name for place in then.previous}}
     # Whoever is to leave listens until the plan is carried out, and the plan no longer says who that is.
     then = replace(then, hosts=tuple(replace(host, listening=host.listening - port_set(host.ports)) for host in then.hosts))
     # Plans are read in another order than they are made in.
-    return word_of(replace(then, previous=()), set(then.previous), others)
+    return word_of(replace(then, previous=()), set(then.previous), lasting, others)
 
 
 def word_of(*things: t.Any) -> str:

@@ -10,14 +10,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
-from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import name_of, replica_name
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import name_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.asked import asked_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge, drivers_below
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.consolidating import consolidated
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.facts_form import gpus_named_twice, one_machine_twice
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of, without_moved
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import (
+    check_facts,
+    down_host,
+    host_of,
+    need_of,
+    without_moved,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.known_words import idle_words, unknown_words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.leasing import lease_ends
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
@@ -26,6 +32,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.model_sizes import as_models_need
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.moving import Move, moved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.placement_rules import mistakes
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.plan_notes import carried_notes, gate_notes, host_notes
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
     FLEET,
@@ -43,7 +50,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import (
     unplaced_lines,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy, SitePolicy, read_policy, site_policy
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Gpu, Host, Need, Placement, Problem, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Host, Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import proof_data, proof_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal, told
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import changed_in_place, host_rollouts, who_leaves
@@ -162,8 +169,9 @@ def plan_fleet(
         services={manifest.service: manifest.data() for manifest in manifests},
         table=_table(states, solution, before, manifests),
         notes=[
-            *_notes(states, previous, before, solution),
-            *_gate_notes(states, problem.needs, solution),
+            *carried_notes(states, hosts, previous),
+            *host_notes(states, previous, before, solution),
+            *gate_notes(states, problem.needs, solution),
             *idle_words(manifests, problem, catalogue),
             *gpus_named_twice(_of_those_up(states, hosts)),
             *room_notes(problem, solution),
@@ -270,7 +278,7 @@ def _problem(
     """All that a plan is made from. :raises FleetError: what papers say of each other is wrong, each on its own line."""
     site = _site(manifests, policies)
     before = [*(placement for name in sorted(previous) for placement in previous[name].placements), *found]
-    states = _hosts(hosts, policies, catalogue, before)
+    states = _hosts(hosts, policies, catalogue, before, {name: plan.serial for name, plan in previous.items()})
     digests = {manifest.service: manifest.digest() for manifest in manifests}
     lines = [line for plan in previous.values() for line in plan.data["services"]]
     changed = frozenset(line["service"] for line in lines if line["manifest"] != digests.get(line["service"]))
@@ -329,17 +337,6 @@ def _with_boards_to_buy(
     return replace(problem, needs=tuple(replace(need, bars={**more.get(need.service, {}), **need.bars}) for need in problem.needs))
 
 
-def _gate_notes(states: Iterable[Host], needs: Iterable[Need], solution: Solution) -> Iterator[str]:
-    """A line for each replica that serves on although the gate would not place it there today."""
-    boards = {(host.name, gpu.uuid): gpu.board for host in states for gpu in host.gpus}
-    by_service = {need.service: need for need in needs}
-    for place in solution.placements:
-        bars = by_service[place.service].bars
-        found = next((no for uuid in place.gpus if (no := bars.get((place.host, boards.get((place.host, uuid), ""))))), None)
-        if found is not None:
-            yield f"{place.name} stays on {at(place)}, where the compatibility gate would not place it: {found.reason}"
-
-
 def _is_down(host: Mapping[str, t.Any]) -> bool:
     return bool(host.get("down") or host.get("unread"))
 
@@ -394,7 +391,11 @@ def _host_name(name: str) -> None:
 
 
 def _hosts(
-    hosts: Mapping[str, Mapping[str, t.Any]], policies: Mapping[str, Policy], catalogue: Catalogue, before: Iterable[Placement]
+    hosts: Mapping[str, Mapping[str, t.Any]],
+    policies: Mapping[str, Policy],
+    catalogue: Catalogue,
+    before: Iterable[Placement],
+    serials: Mapping[str, int],
 ) -> list[Host]:
     states: list[Host] = []
     errors: list[FleetError] = []
@@ -408,7 +409,7 @@ def _hosts(
             if _is_down(hosts[name]):
                 states.append(down_host(name, facts, policy, catalogue))
             else:
-                states.append(host_of(name, facts, policy, catalogue, there.get(name, ())))
+                states.append(host_of(name, facts, policy, catalogue, there.get(name, ()), serials.get(name)))
         except FleetError as error:
             errors.append(error)
     raise_all([*errors, *one_machine_twice(_of_those_up(states, hosts))])
@@ -418,52 +419,6 @@ def _hosts(
 def _of_those_up(states: Iterable[Host], hosts: Mapping[str, Mapping[str, t.Any]]) -> dict[str, Mapping[str, t.Any]]:
     """Facts by host; one that is down may have given its boards away."""
     return {host.name: hosts[host.name]["facts"] for host in states if not host.down}
-
-
-def _notes(states: Iterable[Host], previous: Mapping[str, HostPlan], before: Collection[Placement], solution: Solution) -> list[str]:
-    """What a person should know and nobody has to mend."""
-    notes = []
-    here = {host.name for host in states}
-    wanted = {each.name for each in solution.placements} | {replica_name(each.service, each.replica) for each in solution.unplaced}
-    for name in sorted(set(previous) - here):
-        count = len(previous[name].data["services"])
-        if count:
-            counted = f"the {count} replicas of its last plan count as running there"
-            notes.append(f"{name} is not part of this run: {counted}; remove its plan if the host is gone")
-    for host in states:
-        if host.down:
-            stay = [place.name for place in solution.by_host.get(host.name, ())]
-            how = "stays in its plan and is lost" if len(stay) == 1 else "stay in its plan and are lost"
-            lost = f"{', '.join(sorted(stay))} {how} until it is back" if stay else "nothing stays in its plan"
-            notes.append(f"{host.name} is down: {lost}")
-            continue
-        notes.extend(_drain_notes(host, solution))
-        for gpu in host.gpus:
-            if gpu.blocked is None or gpu.away:
-                continue
-            if gone := sorted(each.name for each in before if gpu.uuid in each.gpus and each.name in wanted):
-                notes.append(f"{host.name} {gpu.short} is {gpu.blocked}: {', '.join(gone)} cannot stay there")
-        away = [f"{gpu.pci or gpu.short} {gpu.blocked}" for gpu in host.gpus if gpu.away and gpu.blocked is not None]
-        if away:
-            notes.append(f"{host.name}: left to virtual machines: {', '.join(away)}")
-        unknown = [kind for kind in ("cpus", "memory", "shm", "disk") if getattr(host.capacity, kind) is None]
-        if unknown:
-            notes.append(f"{host.name}: {', '.join(unknown)} could not be read and is not limited; set fleet_capacity")
-    return notes
-
-
-def _drain_notes(host: Host, solution: Solution) -> Iterator[str]:
-    """A line for all GPUs that are drained for one reason: who is on them still."""
-    drained: dict[str, list[Gpu]] = {}
-    for gpu in host.gpus:
-        if gpu.drain is not None and (gpu.blocked is None or gpu.drain.cause == "drain"):
-            drained.setdefault(gpu.drain.words, []).append(gpu)
-    for words, gpus in drained.items():
-        uuids = {gpu.uuid for gpu in gpus}
-        stay = sorted(place.name for place in solution.by_host.get(host.name, ()) if uuids.intersection(place.gpus))
-        who = f"{', '.join(stay)} stay{'s' if len(stay) == 1 else ''}" if stay else "nothing stays"
-        which, are, it = (f"{gpus[0].short}", "is", "it") if len(gpus) == 1 else (f"{len(gpus)} GPUs", "are", "them")
-        yield f"{host.name} {which} {are} {words}: {who} on {it}"
 
 
 def _proposal(

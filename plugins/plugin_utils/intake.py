@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.bookkeeping import REPLICA, SERVICE
 from ansible_collections.gpuops.fleet.plugins.module_utils.drains import words
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice, find_profile, parse_slice, why_not
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import mps_client_limit
-from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import surge_name
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name, surge_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.claims import only_watches
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.facts_form import check_form
@@ -101,12 +102,17 @@ def _rules(said: PlacementRules) -> Rules:
     )
 
 
-def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previous: Iterable[Placement]) -> Host:
+def host_of(
+    name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previous: Iterable[Placement], serial: int | None = None
+) -> Host:
     """One host as the planner sees it.
+
+    ``serial``: of the last plan that was written for the host; None counts who left its plans and still runs as one that no plan knows.
 
     :raises FleetError: the policy names a GPU that the host does not have, or a layout that its board cannot have.
     """
     here = [placement for placement in previous if placement.host == name]
+    leaving = _leaving(facts, serial)
     # As they come from a host; facts that were merged or written by hand may have another order.
     entries = [*sorted(facts["gpus"], key=lambda entry: (entry.get("pci") or "~", entry.get("uuid") or "")), *given_away(facts)]
     pins = _named(name, entries, policy.fleet_gpu_layouts, "fleet_gpu_layouts", lambda layout: layout.gpu)
@@ -117,7 +123,7 @@ def host_of(name: str, facts: Facts, policy: Policy, catalogue: Catalogue, previ
     uuids = {entry.get("pci"): entry.get("uuid") for entry in facts["gpus"]}
     gpus = []
     for index, entry in enumerate(entries):
-        gpu = _gpu(entry, facts, catalogue, here)
+        gpu = _gpu(entry, facts, catalogue, here, leaving)
         drains = _drains(entry, facts)
         if index in pins:
             number, layout = pins[index]
@@ -262,20 +268,32 @@ def _capacity(name: str, sensed: Facts, policy: Policy, serves: bool) -> Resourc
 def _named(
     host: str, gpus: Sequence[Facts], entries: Sequence[t.Any], field: str, name_of: t.Callable[[t.Any], int | str]
 ) -> dict[int, tuple[int, t.Any]]:
-    """Position of a GPU in ``gpus`` -> (number of the entry that names it, the entry)."""
+    """Position of a GPU in ``gpus`` -> (number of the entry that names it, the entry).
+
+    One that fell off the bus may not say its name any more: an address or UUID that nobody else has is its.
+    """
     result: dict[int, tuple[int, t.Any]] = {}
+    nameless = [index for index, gpu in enumerate(gpus) if not gpu.get("uuid") and not gpu.get("pci")]
     for number, entry in enumerate(entries):
         wanted = str(name_of(entry)).strip().lower()
         found = [index for index, gpu in enumerate(gpus) if wanted in gpu_names(gpu)]
+        if not found and not wanted.isdigit():
+            found = [index for index in nameless if index not in result][:1]
         where = f"{field}[{number}]"
         if not found:
-            have = ", ".join(str(gpu.get("pci") or gpu.get("index")) for gpu in gpus) or "none"
+            have = ", ".join(_both_names(gpu) for gpu in gpus) or "none"
             raise FleetError(f"there is no GPU '{name_of(entry)}'", file=f"host {host}", field=where, hint=f"this host has {have}")
         if found[0] in result:
             wrong = f"GPU '{name_of(entry)}' is named already by {field}[{result[found[0]][0]}]"
             raise FleetError(wrong, file=f"host {host}", field=where, hint="name each GPU once")
         result[found[0]] = (number, entry)
     return result
+
+
+def _both_names(gpu: Facts) -> str:
+    """The address to write, and the UUID's beginning as tables show it."""
+    address, uuid = str(gpu.get("pci") or gpu.get("index")), gpu.get("uuid")
+    return f"{address} ({str(uuid)[:12]})" if uuid else address
 
 
 def gpu_names(gpu: Facts) -> set[str]:
@@ -285,11 +303,26 @@ def gpu_names(gpu: Facts) -> set[str]:
     return names - {""}
 
 
-def _gpu(entry: Facts, facts: Facts, catalogue: Catalogue, here: Sequence[Placement]) -> Gpu:
+def _leaving(facts: Facts, serial: int | None) -> set[str]:
+    """Compose projects of replicas that a plan has put here: none of them is in the way of the next plan, for whoever is not in that one
+    is stopped when the host begins it. Only of a host whose plans we have: what it carries must not be newer than ``serial``.
+    """
+    carried = facts.get("plan")
+    if not carried or serial is None or carried["serial"] > serial:
+        return set()
+    found = set()
+    for container in facts.get("containers") or ():
+        labels, project = container.get("labels") or {}, str(container.get("project"))
+        if SERVICE in labels and project in (replica_name(labels[SERVICE], labels.get(REPLICA)), surge_name(str(labels[SERVICE]))):
+            found.add(project)
+    return found
+
+
+def _gpu(entry: Facts, facts: Facts, catalogue: Catalogue, here: Sequence[Placement], leaving: Collection[str]) -> Gpu:
     mig = entry.get("mig") or {}
     geometry = _geometry(entry, facts, catalogue)
     uuid = str(entry.get("uuid") or f"(GPU {entry.get('index', entry.get('pci'))})")
-    on_gpu, on_slice = _outsiders(entry, facts, uuid, here)
+    on_gpu, on_slice = _outsiders(entry, facts, uuid, here, leaving)
     planned = {placement.slice for placement in here if uuid in placement.gpus}
     surges = {surge_name(placement.service) for placement in here}
     found = (_instance(each, on_slice, planned, surges) for each in mig.get("instances") or ())
@@ -343,13 +376,15 @@ def _instance(
     return None if temporary and not who else Instance(one, plain, who, temporary)
 
 
-def _outsiders(entry: Facts, facts: Facts, uuid: str, here: Sequence[Placement]) -> tuple[tuple[str, ...], dict[t.Any, tuple[str, ...]]]:
-    """Who computes here without being in a plan: (on the whole GPU, on each GPU instance by its id).
+def _outsiders(
+    entry: Facts, facts: Facts, uuid: str, here: Sequence[Placement], leaving: Collection[str]
+) -> tuple[tuple[str, ...], dict[t.Any, tuple[str, ...]]]:
+    """Who computes here without being in a plan: (on the whole GPU, on each GPU instance by its id). ``leaving``: as of :func:`_leaving`.
 
     Where a plan has put a service, whoever computes there is that service: a process does not say its name. A container that only
     watches (an exporter names every GPU) keeps nobody away.
     """
-    ours = {placement.name for placement in here}
+    ours = {placement.name for placement in here}.union(leaving)
     planned = [placement for placement in here if uuid in placement.gpus]
     mig = entry.get("mig") or {}
     slices = {each.get("gi"): Slice(int(each["start"]), str(each["profile"])) for each in mig.get("instances") or ()}

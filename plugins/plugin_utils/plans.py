@@ -96,6 +96,11 @@ class HostPlan:
     text: str
 
     @property
+    def serial(self) -> int:
+        """The higher, the newer; a host takes no older one than it carries."""
+        return int(self.data["serial"])
+
+    @property
     def placements(self) -> list[Placement]:
         """Where the plan puts replicas."""
         return [_placement(str(self.data["host"]), line) for line in self.data["services"]]

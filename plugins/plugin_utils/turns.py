@@ -139,8 +139,8 @@ def _fewest(run: Callable[[Sequence[int]], _Making]) -> _Making:
 
 
 def same_place(one: Placement, other: Placement) -> bool:
-    """The same GPUs in the same way; ports may differ."""
-    return (one.host, one.mode, one.gpus, one.slice) == (other.host, other.mode, other.gpus, other.slice)
+    """The same GPUs in the same way; ports may differ. Who shares by MPS from now on, or no longer, is stopped as who moves is."""
+    return (one.host, one.mode, one.gpus, one.slice, one.sharing) == (other.host, other.mode, other.gpus, other.slice, other.sharing)
 
 
 class _Making:

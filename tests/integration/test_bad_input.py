@@ -144,7 +144,7 @@ def test_apply_refuses_a_plan_that_was_edited_by_hand(planned: Site) -> None:
     finally:
         path.write_text(good, encoding="utf-8")
     assert message.startswith(f"{path}:4: digest: ")
-    assert message.endswith("; take it back from Git, or remove it and make a new plan; plans are not edited by hand")
+    assert message.endswith("; take it back from Git, or remove it and run playbook adopt; plans are not edited by hand")
 
 
 def test_a_wrong_setting_is_refused_before_a_host_is_read(planned: Site) -> None:

@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpuops.fleet.plugins.module_utils import plan_record as records
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 
-BY_HAND = "take it back from Git, or remove it and make a new plan; plans are not edited by hand"
+BY_HAND = "take it back from Git, or remove it and run playbook adopt; plans are not edited by hand"
 A, B = "GPU-aaaa", "GPU-bbbb"
 OFF = {"gpu": A, "mig": False, "instances": []}
 CUT = {"gpu": A, "mig": True, "instances": ["1g.10gb@4", "3g.40gb@0"]}

@@ -272,11 +272,20 @@ def test_policy_names_a_gpu_by_index_uuid_or_address(name: int | str) -> None:
 def test_a_gpu_that_is_not_there_is_refused() -> None:
     given = facts([gpu_facts(0), gpu_facts(1)])
     assert refused(given, fleet_cordoned_gpus=[0, 2]) == (
-        "host h1: fleet_cordoned_gpus[1]: there is no GPU '2'; this host has 0000:01:00.0, 0000:02:00.0"
+        "host h1: fleet_cordoned_gpus[1]: there is no GPU '2'; this host has 0000:01:00.0 (GPU-h1-0), 0000:02:00.0 (GPU-h1-1)"
     )
     assert refused(facts(), fleet_gpu_layouts=[{"gpu": 0, "mode": "whole"}]) == (
         "host h1: fleet_gpu_layouts[0]: there is no GPU '0'; this host has none"
     )
+
+
+def test_a_cordoned_gpu_that_fell_off_the_bus_without_its_name_stops_no_plan() -> None:
+    nameless = dict.fromkeys(gpu_facts()) | {"state": "lost", "index": 1}
+    found = sensed(facts([gpu_facts(0), nameless]), fleet_cordoned_gpus=["GPU-h1-1"])
+    assert [(each.cordoned, each.blocked) for each in found.gpus] == [(False, None), (True, "lost")]
+    # One such GPU has one name, and a number is no name.
+    assert "there is no GPU 'GPU-h1-2'" in refused(facts([gpu_facts(0), nameless]), fleet_cordoned_gpus=["GPU-h1-1", "GPU-h1-2"])
+    assert "there is no GPU '7'" in refused(facts([gpu_facts(0), nameless]), fleet_cordoned_gpus=[7])
 
 
 def test_a_gpu_named_twice_is_refused() -> None:

@@ -196,11 +196,11 @@ def refused(text: str) -> str:
 def test_a_plan_edited_by_hand_is_refused() -> None:
     assert refused(plan().text.replace("start: 6, ports", "start: 5, ports")) == (
         "plans/h1.yml:4: digest: the plan's layout or services are not those that its digest was made from; "
-        "take it back from Git, or remove it and make a new plan; plans are not edited by hand"
+        "take it back from Git, or remove it and run playbook adopt; plans are not edited by hand"
     )
     assert refused(plan().text.replace("instances: [3g.40gb@4]", "instances: []")) == (
         "plans/h1.yml:6: base.digest: the plan's base is not the one that its digest was made from; "
-        "take it back from Git, or remove it and make a new plan; plans are not edited by hand"
+        "take it back from Git, or remove it and run playbook adopt; plans are not edited by hand"
     )
 
 
