@@ -337,6 +337,16 @@ def test_fewer_are_planned_where_those_that_must_be_spread_lack_hosts(gpus: int,
     assert answer.opened_bound <= answer.opened
 
 
+def test_gpus_of_replicas_with_several_are_dealt_once() -> None:
+    """Fifty hosts of four pairs, and on all other GPUs one slice of 3g and four of 1g: everybody has a place, and no GPU is left."""
+    pairs = service("pairs", 200, isolation="exclusive", memory_mib=40 * GIB, count=2)
+    slices = [service("small", 14_400), service("large", 3_600, memory_mib=38 * GIB)]
+    asked = problem([host(f"h{number:03}", gpus=8, cpus=1_000, ram_mib=10**7) for number in range(500)], [pairs, *slices])
+    answer = plan(asked)
+    assert violations(asked, answer.rows) == []
+    assert served(asked, answer.rows) == {1: 18_200}
+
+
 def test_a_replica_with_several_gpus_has_them_on_one_host() -> None:
     asked = problem(
         [host("a", gpus=4), host("b", gpus=4)],

@@ -11,7 +11,8 @@ where least is, and the last ones, near the mean, hardly matter. Then whole GPUs
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import add_at, ranks, true_at
@@ -135,6 +136,7 @@ class Dealer:
         single = options.count[klass] == 1
         several = self._several(klass[~single], many[~single])
         multi = self.group.gpus - self.open
+        boards = self._others(patterns, boards, dict(zip(klass.tolist(), shape.tolist(), strict=True)), several)
         klass, shape, many = klass[single], shape[single], many[single]
         need = options.needs[klass]
         total, mean = mean_needs(self.shapes, shape, many, need)
@@ -171,6 +173,20 @@ class Dealer:
                 found += [(one, host) for host in hosts.tolist()]
                 number -= len(hosts)
         return found
+
+    def _others(self, patterns: Ints, boards: Ints, shape: Mapping[int, int], several: Iterable[tuple[int, int]]) -> Ints:
+        """``boards`` without the GPUs of ``several``, which are given away already. ``shape``: of each class."""
+        taken: Counter[int] = Counter()
+        for one, _host in several:
+            taken[shape[one]] += int(self.options.count[one])
+        left = boards.copy()
+        for place, gpus in sorted(taken.items()):
+            # A replica that has a GPU to itself has all of its pattern.
+            for row in numpy.flatnonzero(patterns[:, place]).tolist():
+                less = min(gpus, int(left[row]))
+                left[row] -= less
+                gpus -= less
+        return left
 
     def _crowd(self, klass: Ints, shape: Ints, many: Ints) -> tuple[Floats, Floats]:
         """By shape: how many places of it a host may have so that each class finds hosts enough within its limit for a host; which part
