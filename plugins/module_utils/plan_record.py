@@ -97,13 +97,13 @@ def gpus_of(plan: _Line) -> list[str]:
 
 
 def device_of(line: _Line) -> tuple[tuple[str, ...], str, int]:
-    """What a service line stands on: its GPUs, and the profile and start of its slice ('' and -1 for a whole or shared GPU).
+    """What a service line stands on: its GPUs, and the profile and start of its slice (``whole``, ``shared`` or ``mps``, and -1 without one).
 
-    A GPU that is shared through MPS (``mps`` in place of a profile) is another thing than one that is shared by turns: exclusive mode
-    lets nobody on it who came without MPS.
+    A GPU that is shared through MPS is another thing than one that is shared by turns: exclusive mode lets nobody on it who came without
+    MPS. And whoever had it whole took more of it than its part.
     """
     gpus = tuple(sorted(line["gpus"])) if "gpus" in line else (line["gpu"],)
-    return gpus, line.get("profile", line.get("sharing", "")), line.get("start", -1)
+    return gpus, line.get("profile") or line.get("sharing") or line.get("mode", ""), line.get("start", -1)
 
 
 def devices_of(line: _Line) -> list[dict[str, t.Any]]:

@@ -75,6 +75,11 @@ class Draft:
         self.kept: dict[Key, Placement] = {}
         self.begun = 0
         self._debtors = Debtors(fleet.books, self.needs)
+        # By host, whoever is wanted still by the ports that it had there: it may serve on when others start.
+        self.published: dict[str, dict[int, str]] = {}
+        for (service, replica), place in before.items():
+            if service in self.needs and replica <= self.needs[service].replicas:
+                self.published.setdefault(place.host, {}).update({port: place.name for _name, port in place.ports})
         self.displaced: dict[Key, tuple[str, Displacement]] = {}
         self.freed = False
         # Where places were given back, and by which team; and for which kinds of needs there was no place, after how many of these.
@@ -266,11 +271,11 @@ class Draft:
     def ports(self, host: HostState, need: Need, replica: int, before: Placement | None) -> dict[str, int] | str:
         """The replica's ports on a host: as they were there, if they can be; or why it cannot have any."""
         old = dict(before.ports) if before is not None and before.host == host.host.name else {}
-        name = replica_name(need.service, replica)
-        found = host.choose_ports(need, name, old, self.fleet.asked)
+        name, published = replica_name(need.service, replica), self.published.get(host.host.name, {})
+        found = host.choose_ports(need, name, old, self.fleet.asked, published)
         if isinstance(found, str) and host.claimed:
             claimed, host.claimed = host.claimed, {}
-            found = host.choose_ports(need, name, old, self.fleet.asked)
+            found = host.choose_ports(need, name, old, self.fleet.asked, published)
             host.claimed = claimed
         return found
 

@@ -194,7 +194,8 @@ def keep(draft: Draft, need: Need, place: Placement, own: bool = False, kept: bo
             return False
         if draft.fleet.books.refusal(need.team, host.charge(need, place), own) is not None:
             return False
-        ports = host.choose_ports(need, place.name, dict(place.ports), draft.fleet.asked)
+        published = draft.published.get(place.host, {})
+        ports = host.choose_ports(need, place.name, dict(place.ports), draft.fleet.asked, published)
     if isinstance(ports, str):
         return False
     now = tuple(sorted(ports.items()))

@@ -40,7 +40,7 @@ def host_rollouts(
     services = []
     held: dict[str, str] = {}
     rests = {} if resting is None else resting
-    for service in site.services():
+    for service in _in_turn(site, changed):
         if service in rests or only not in (None, service):
             continue
         replicas = [name_of(line) for line in site.plan.data["services"] if line["service"] == service]
@@ -78,6 +78,28 @@ def host_rollouts(
         ],
         "services": services,
     }
+
+
+def _in_turn(site: Site, changed: Collection[str]) -> list[str]:
+    """The services in the plan's order, those first of which a version changes: where one shrinks, others may come into what it gives up.
+    One that gets a port which another gives up comes after that one."""
+    lines = [line for line in site.plan.data["services"] if managed(line)]
+    changing = {str(line["service"]) for line in lines if name_of(line) in changed and site.running(name_of(line)) is not False}
+    asked: dict[str, set[int]] = {}
+    for line in lines:
+        asked.setdefault(str(line["service"]), set()).update(line["ports"].values())
+    projects = {name_of(line): str(line["service"]) for line in lines}
+    has: dict[str, set[int]] = {}
+    for box in site.facts.get("containers") or ():
+        if (service := projects.get(str(box.get("project")))) is not None:
+            has.setdefault(service, set()).update(port.get("host") for port in box.get("ports") or ())
+    order, waiting = list[str](), sorted(site.services(), key=lambda service: service not in changing)
+    while waiting:
+        held = {one: set().union(*(has.get(other, set()) for other in waiting if other != one)) for one in waiting}
+        # Those who wait for each other in a circle go on in the plan's order.
+        order.append(next((one for one in waiting if asked[one].isdisjoint(held[one])), waiting[0]))
+        waiting.remove(order[-1])
+    return order
 
 
 def _failed_last(site: Site, service: str, versions: Mapping[str, Data]) -> str:

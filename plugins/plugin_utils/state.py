@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from types import MappingProxyType
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.diary import Diary
@@ -429,10 +430,19 @@ class HostState:
             return f"port {port} is in use on the host"
         return None
 
-    def choose_ports(self, need: Need, replica: str, before: Mapping[str, int], asked: frozenset[int]) -> dict[str, int] | str:
+    def choose_ports(
+        self,
+        need: Need,
+        replica: str,
+        before: Mapping[str, int],
+        asked: frozenset[int],
+        published: Mapping[int, str] = MappingProxyType({}),
+    ) -> dict[str, int] | str:
         """A port for each that the service has, or why there is none.
 
         ``before``: the ports of its last plan, if that was on this host. ``asked``: ports that some service asks for by number.
+        ``published``: replicas that may serve on when this one starts, by the ports that the last plans gave them here: one of these only
+        if no other is left.
         """
         chosen: dict[str, int] = {}
         own = before.values()
@@ -443,7 +453,7 @@ class HostState:
                 old = before.get(name)
                 taken = by_number.union(chosen.values())
                 stays = old in self._port_set and old not in taken and old is not None and self.port_refusal(old, replica) is None
-                port = old if stays else self._free_port(replica, taken.union(own), asked)
+                port = old if stays else self._free_port(replica, taken.union(own), asked, published)
             if port is None:
                 return "no port is left (fleet_ports)"
             refusal = self.port_refusal(port, replica)
@@ -452,14 +462,16 @@ class HostState:
             chosen[name] = port
         return chosen
 
-    def _free_port(self, replica: str, taken: Set[int], asked: frozenset[int]) -> int | None:
-        held = self.ports
+    def _free_port(self, replica: str, taken: Set[int], asked: frozenset[int], published: Mapping[int, str]) -> int | None:
+        held, second = self.ports, None
         for port in self.host.ports:
             if port in held and held[port] != replica:  # most of them, on a full host
                 continue
             if port not in taken and port not in asked and self.port_refusal(port, replica) is None:
-                return port
-        return None
+                if published.get(port, replica) == replica:
+                    return port
+                second = port if second is None else second
+        return second
 
     def seat(self, need: Need, placement: Placement) -> None:
         """Book what a replica takes besides its GPUs."""

@@ -140,8 +140,8 @@ def test_the_gpus_that_a_host_must_look_at_are_those_of_base_and_layout() -> Non
     ("line", "device"),
     [
         (OCR, ((A,), "1g.10gb", 4)),
-        ({"service": "x", "replica": 1, "gpu": B, "mode": "shared"}, ((B,), "", -1)),
-        ({"service": "x", "replica": 1, "gpus": [B, A], "mode": "whole"}, ((A, B), "", -1)),
+        ({"service": "x", "replica": 1, "gpu": B, "mode": "shared"}, ((B,), "shared", -1)),
+        ({"service": "x", "replica": 1, "gpus": [B, A], "mode": "whole"}, ((A, B), "whole", -1)),
     ],
 )
 def test_the_device_of_a_service_is_its_slice_or_its_gpus(line: dict[str, t.Any], device: object) -> None:

@@ -512,10 +512,21 @@ def test_a_service_that_comes_back_to_its_host_does_not_take_the_port_of_another
     assert ports(problem([world], wanted, before)) == {"aa-1": {"http": 18001}, "zz-1": {"http": 18000}}
 
 
-def test_the_port_of_a_service_that_leaves_the_host_is_free_again() -> None:
-    fleet = [host(gpu(0), environment="staging"), host(gpu(0, "h2"), name="h2")]
+@pytest.mark.parametrize(("there", "port"), [(range(18000, 18010), 18001), (range(18000, 18001), 18000)], ids=["others left", "no other"])
+def test_the_port_of_a_service_that_leaves_the_host_is_given_only_if_no_other_is_left(there: range, port: int) -> None:
+    """It serves there until it serves elsewhere, and whoever gets its port would have to wait for that."""
+    fleet = [host(gpu(0), environment="staging", ports=tuple(there)), host(gpu(0, "h2"), name="h2")]
     wanted = [need("aa", ports=(("http", None),)), need("zz", ports=(("http", None),), environment="staging")]
-    assert ports(problem(fleet, wanted, [place("aa", "0:1g.10gb@6", http=18000)])) == {"aa-1": {"http": 18000}, "zz-1": {"http": 18000}}
+    assert ports(problem(fleet, wanted, [place("aa", "0:1g.10gb@6", http=18000)])) == {"aa-1": {"http": 18000}, "zz-1": {"http": port}}
+    # Whoever is wanted no more stops first.
+    assert ports(problem(fleet, wanted[1:], [place("aa", "0:1g.10gb@6", http=18000)])) == {"zz-1": {"http": 18000}}
+
+
+def test_whoever_loses_its_port_to_one_that_asks_for_it_by_number_does_not_get_that_one_s_old_port() -> None:
+    before = [place("aa", "0:1g.10gb@6", http=18000), place("zz", "0:1g.10gb@4", http=18001)]
+    wanted = [need("aa", ports=(("http", 18001),)), need("zz", ports=(("http", None),))]
+    asked = replace(problem([host(gpu())], wanted, before), changed=frozenset({"aa"}), moves=2)
+    assert ports(asked) == {"aa-1": {"http": 18001}, "zz-1": {"http": 18002}}
 
 
 # Who stays

@@ -320,6 +320,25 @@ def test_only_replicas_that_run_are_rolled_and_who_rests_is_told() -> None:
     assert [each["service"] for each in host_rollouts(site, [], only="face")["services"]] == ["face"]
 
 
+def test_whoever_gives_up_a_port_is_served_before_the_one_that_gets_it() -> None:
+    names = ("aa", "bb", "zz")
+    site = site_of([manifest_text(name, ports=PORTS) for name in names], [gpu_facts()], fleet_gpu_modes=["mig"])
+    has = [next(iter(line["ports"].values())) for line in site.plan.data["services"]]
+
+    def told(*held: int) -> list[str]:
+        """The order where these services publish these ports now."""
+        boxes = [box(f"{name}-1", "MIG-x", port) for name, port in zip(names, held, strict=True)]
+        return [each["service"] for each in host_rollouts(with_facts(site, {**site.facts, "containers": boxes}), [])["services"]]
+
+    assert told(*has) == ["aa", "bb", "zz"]
+    # The first is to have what the last has, and that one is to have another.
+    assert told(19000, has[1], has[0]) == ["bb", "zz", "aa"]
+    shrinks = host_rollouts(site, ["zz-1"])["services"]
+    assert [(each["service"], each["rolled"]) for each in shrinks] == [("zz", ["zz-1"]), ("aa", []), ("bb", [])]
+    # In a circle nobody can be the first.
+    assert told(has[2], has[1], has[0]) == ["bb", "aa", "zz"]
+
+
 def test_what_failed_here_last_is_not_rolled_again_where_an_earlier_version_serves() -> None:
     site = site_of(
         [manifest_text("ocr", replicas="2", ports=PORTS), manifest_text("face", ports=PORTS)], [gpu_facts()], fleet_gpu_modes=["mig"]
