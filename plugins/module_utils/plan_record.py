@@ -97,7 +97,7 @@ def gpus_of(plan: _Line) -> list[str]:
 
 
 def device_of(line: _Line) -> tuple[tuple[str, ...], str, int]:
-    """What a service line stands on: its GPUs, and the profile and start of its slice (``whole``, ``shared`` or ``mps``, and -1 without one).
+    """What a service line stands on: its GPUs, and the profile and start of its slice (``whole``, ``shared``, ``mps`` and -1 without).
 
     A GPU that is shared through MPS is another thing than one that is shared by turns: exclusive mode lets nobody on it who came without
     MPS. And whoever had it whole took more of it than its part.
