@@ -329,9 +329,10 @@ class Search(Proved):
     def _quota(self, need: Need, many: int) -> Iterator[tuple[str, Option]]:
         """A loan, or the quota that it takes; where preemption is allowed, the service may take somebody's place with it.
 
-        The quota for so many replicas, for all that wait, and for whoever comes before them besides.
+        The quota for so many replicas, for all that wait, and for whoever of the team comes before them besides.
         """
-        further = (self.books.further(need, each) for each in sorted({many, self.missing[need.service]}))
+        further = [self.books.further(need, each) for each in sorted({many, self.missing[need.service]})]
+        further += [self.books.further(need, many, before) for before in self._ahead(need)]
         options = dict.fromkeys((self.books.borrowing(need), *further, self.raised(need, True)))
         for option in options:
             if option is not None and self.now.preemption:
@@ -339,6 +340,15 @@ class Search(Proved):
                 option = option._replace(text=f"{option.text}{LOSERS}", lost=tuple(sorted(lower)))
             if option is not None:
                 yield "quota", option
+
+    def _ahead(self, need: Need) -> list[dict[str, int]]:
+        """Of its team, who waits and comes before it where all are equal, and all who may: how many of each service."""
+        known = {name: self.scene.needs[name] for name in self._before(need) if name != need.service}
+        own = {name: each for name, each in known.items() if each.team == need.team}
+        mine = (-need.priority, -need.memory_mib * need.count, need.service)
+        sooner = {name for name, each in own.items() if (-each.priority, -each.memory_mib * each.count, name) < mine}
+        found = [{name: self.missing[name] for name in sorted(names)} for names in (sooner, own.keys()) if names]
+        return found[:1] if found[:1] == found[1:] else found
 
     def _with_quota(self, need: Need, options: Sequence[tuple[str, Option]]) -> Iterator[tuple[str, Option]]:
         """The cheapest options, each with the quota that it takes besides."""

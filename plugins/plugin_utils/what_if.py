@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import (
     AfterValidator,
@@ -42,6 +43,8 @@ _WHERE: t.Final = "fleet_what_if"
 _IDLE: t.Final = 3
 # With so many hosts fewer it is tried besides.
 _HOSTS_FEWER: t.Final = 3
+# Of so many services it is told why more GPUs do not help.
+_TOLD: t.Final = 5
 
 
 def _some_board(value: str) -> str:
@@ -110,10 +113,11 @@ class WhatIf:
         now = make_plan(changed)
         lines = [self._asked(), f"then {_missing_words(changed, now)}"]
         data: dict[str, t.Any] = {"asked": self._asked(), "unplaced": _unplaced(now), "moved": _moved(problem, now)}
-        if data["moved"]:
-            lines.append(f"moved: {', '.join(data['moved'])}")
+        data["lost"] = _lost(problem, now)
+        for what, names in (("lose their place", data["lost"]), ("moved", data["moved"])):
+            lines += [f"{what}: {', '.join(names)}"] if names else []
         if self.model.how_many is not None:
-            found = self._how_many(changed, now, catalogue, self.model.how_many)
+            found = self._how_many(problem, changed, now, catalogue)
             lines.extend(found.lines)
             data["how_many"] = found.data
         rows = _places(problem, now)
@@ -150,19 +154,21 @@ class WhatIf:
         for index, each in enumerate(model.add):
             stem = free_stem(problem.host_names, f"more-{index + 1}")
             more.extend(_more(problem, catalogue, each, each.hosts * each.gpus, stem))
-        grown = _joined(problem, more)
+        grown = _joined(problem, more, problem)
         hosts = tuple(host for host in grown.hosts if host.name not in model.remove)
         previous = tuple(place for place in problem.previous if place.host not in model.remove)
         needs = tuple(replace(need, replicas=model.replicas.get(need.service, need.replicas)) for need in grown.needs)
         return replace(problem, hosts=hosts, needs=needs, previous=previous)
 
-    def _how_many(self, problem: Problem, now: Solution, catalogue: Catalogue, kind: _Kind) -> Answer:
-        """The fewest more GPUs with which as many replicas have a place as with any number of them."""
+    def _how_many(self, known: Problem, problem: Problem, now: Solution, catalogue: Catalogue) -> Answer:
+        """The fewest more GPUs with which as many replicas have a place as with any number of them. ``known``: the fleet as it is, of which
+        ``problem`` may lack all hosts that these could be like."""
+        kind = t.cast("_Kind", self.model.how_many)
         tried, stem = {0: now}, free_stem(problem.host_names)
 
         def without(gpus: int) -> int:
             if gpus not in tried:
-                tried[gpus] = make_plan(_joined(problem, _more(problem, catalogue, kind, gpus, stem)))
+                tried[gpus] = make_plan(_joined(problem, _more(known, catalogue, kind, gpus, stem), known))
             return len(tried[gpus].unplaced)
 
         high, idle, largest = kind.gpus, 0, _largest_at_once(problem, now, kind.gpus)
@@ -181,7 +187,7 @@ class WhatIf:
         # A host with few GPUs may be worse than none, so that less is enough than halves have found: whole hosts.
         whole = range((high - 1) // kind.gpus * kind.gpus, 0, -kind.gpus)
         high = min((count for count in whole[:_HOSTS_FEWER] if without(count) == least), default=high)
-        board, rest = _board(problem, catalogue, kind.board).board, _unplaced(tried[high])
+        board, rest = _board(known, catalogue, kind.board).board, _unplaced(tried[high])
         data = {
             "board": board,
             "gpus": high,
@@ -195,6 +201,8 @@ class WhatIf:
             lines = [f"more than {MOST} {board} are needed, and more were not tried: with {MOST}, {kind.gpus} in a host, {missing}"]
         elif not high:
             lines = [f"{f'more {board} would help nobody' if rest else f'no {board} more is needed'}: {missing}"]
+            most = max(tried)
+            lines += [f"with {most} more, {words} no place: {reason}" for words, reason in _reasons(tried[most])]
         else:
             are, fewer = ("is", "without it") if high == 1 else ("are", f"with {high - 1} more")
             lines = [
@@ -244,6 +252,12 @@ def _moved(problem: Problem, solution: Solution) -> list[str]:
     return found
 
 
+def _lost(problem: Problem, then: Solution) -> list[str]:
+    """Names of replicas that the last plans have, and that have no place then."""
+    there = {place.name for place in problem.previous} - {place.name for place in then.waiting}
+    return [name for each in then.unplaced if (name := replica_name(each.service, each.replica)) in there]
+
+
 def _places(problem: Problem, solution: Solution) -> list[str]:
     """A line for each replica that is not where it was, and one for all of a service that have no place for one reason."""
     before = {(place.service, place.replica): place for place in problem.previous}
@@ -251,10 +265,16 @@ def _places(problem: Problem, solution: Solution) -> list[str]:
     for place in solution.placements:
         old = before.get((place.service, place.replica))
         if old is None or not same_place(old, place):
-            rows.append((place.service, place.replica, place.host, place.slice or f"{len(place.gpus)} GPU {place.mode}"))
+            rows.append((place.service, place.replica, place.host, place.slice or f"{several(len(place.gpus), 'GPU')} {place.mode}"))
     without = without_place(_unplaced(solution))
     rows.extend((service, numbers(replicas), None, f"no place: {reason}") for service, replicas, reason in without)
     return table(rows) if len(rows) > 1 else []
+
+
+def _reasons(solution: Solution) -> list[tuple[str, str]]:
+    """Of the first services without a place: who in words, and why."""
+    found = without_place(_unplaced(solution))[:_TOLD]
+    return [(f"{service} {numbers(replicas)} {'has' if len(replicas) == 1 else 'have'}", reason) for service, replicas, reason in found]
 
 
 def _slice(one: object) -> str | None:
@@ -304,12 +324,12 @@ def _like(problem: Problem, environment: str, board: str) -> Host | None:
     return next((host for host in there if any(gpu.board == board for gpu in host.gpus)), there[0] if there else None)
 
 
-def _joined(problem: Problem, hosts: Sequence[Host]) -> Problem:
-    """The problem with hosts that come. The compatibility gate says of each what it says of the one that it is like."""
+def _joined(problem: Problem, hosts: Sequence[Host], known: Problem) -> Problem:
+    """The problem with hosts that come. The compatibility gate says of each what it says of the one that it is like, of those ``known``."""
     kinds: dict[tuple[str, str], list[str]] = {}
     for host in hosts:
         kinds.setdefault((host.environment, host.gpus[0].board), []).append(host.name)
-    like = {(environment, board): _like(problem, environment, board) for environment, board in kinds}
+    like = {(environment, board): _like(known, environment, board) for environment, board in kinds}
 
     def barred(need: Need) -> Need:
         more = {

@@ -10,7 +10,7 @@ import typing as t
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota, Resources, Rules
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota, Resources, Rules, Workspace
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, gpu, host, l40s, need, place
 
@@ -30,6 +30,25 @@ def test_a_quota_is_raised_by_what_each_replica_and_those_before_it_lack(size: i
     quota = Quota("claims", (Limit("memory", size),))
     asked = Problem((fleet,), (need("ocr", "shared", size, replicas=4, team="claims", rules=Rules(spread="pack")),), quotas=(quota,))
     assert sentences(asked) == [[f"raise the quota of claims by {word} (fleet_quotas)"] for word in words]
+
+
+def test_a_quota_is_raised_by_what_each_service_and_those_of_its_team_before_it_lack() -> None:
+    fleet = host(l40s(0), l40s(1), modes=("shared",), shared_max=8, shared_compute=10)
+    names, quota = [f"nb-{number}" for number in range(1, 7)], Quota("claims", (Limit("memory", 4096),))
+    asked = Problem(
+        (fleet,), tuple(need(name, "shared", 2048, team="claims", rules=Rules(spread="pack")) for name in names), quotas=(quota,)
+    )
+    assert sentences(asked) == [[f"raise the quota of claims by {more} GiB (fleet_quotas)"] for more in (2, 4, 6, 8)]
+
+
+def test_a_team_that_has_borrowed_is_told_what_it_lacks_and_not_what_it_has_on_loan() -> None:
+    fleet = host(l40s(0), l40s(1), modes=("shared",), shared_max=8, shared_compute=10)
+    teams = (Quota("lin", (Limit("memory", 2048),), "ins", borrow=True), Quota("ocr", (Limit("memory", 8192),), "ins", lend=True))
+    space = Workspace("ins", (Limit("memory", 10240),))
+    wanted = tuple(need(f"nb-{number}", "shared", 2048, team="lin", rules=Rules(spread="pack")) for number in range(1, 8))
+    asked = Problem((fleet,), wanted, quotas=teams, workspaces=(space,))
+    found = sentences(asked)
+    assert [each[0].split(" and ")[0] for each in found] == [f"raise the quota of lin by {more} GiB" for more in (2, 4)]
 
 
 def test_of_many_replicas_the_further_ones_are_told_what_all_lack() -> None:

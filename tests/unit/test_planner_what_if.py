@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing as t
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,31 @@ def test_what_no_gpu_mends_is_left_out_of_the_count() -> None:
     asked = Problem(asked.hosts, asked.needs, quotas=(Quota("claims", (Limit("memory", 0),)),))
     found = many(asked, board="a100", environment="production")
     assert (found["gpus"], [each["service"] for each in found["unplaced"]]) == (2, ["bb", "cc"])
+
+
+def test_who_loses_its_place_is_told_by_name() -> None:
+    fleet = [host(gpu()), host(gpu(0, "h2"), name="h2")]
+    before = [place("aa", "0", mode="whole"), place("bb", "0", on="h2", mode="whole")]
+    wanted = [need("aa", isolation="exclusive", priority=60), need("bb", isolation="exclusive"), need("cc", isolation="exclusive")]
+    answer = ask(problem(fleet, wanted, before), remove=["h2"])
+    # cc has no place now, either.
+    assert answer.data["lost"] == ["bb-1"]
+    assert answer.lines[1:3] == ["then 2 of 3 replicas have no place", "lose their place: bb-1"]
+
+
+def test_hosts_of_an_environment_that_loses_all_are_like_those_that_go() -> None:
+    old = host(l40s(), modes=("shared",), shared_max=4)
+    asked = problem([old, host(gpu(0, "h2"), name="h2", environment="staging")], [need(isolation="shared", replicas=3)])
+    answer = ask(asked, remove=["h1"], how_many={"board": "l40s", "environment": "production", "gpus": 1})
+    assert (answer.data["how_many"]["gpus"], answer.data["how_many"]["unplaced"]) == (1, [])
+
+
+def test_why_more_gpus_would_help_nobody_is_told() -> None:
+    asked = problem([host(gpu())], [need(isolation="exclusive", team="claims", replicas=2)])
+    found = ask(replace(asked, quotas=(Quota("claims", (Limit("gpus", 1),)),)), how_many={"board": "a100"})
+    assert found.lines[2] == "more a100-sxm4-80gb would help nobody: 1 of 2 replicas has no place"
+    assert found.lines[3].startswith("with 64 more, ocr 2 has no place: ")
+    assert "its team may not have: team claims has used 1" in found.lines[3]
 
 
 def test_nothing_more_is_needed_where_everybody_has_a_place() -> None:
