@@ -27,5 +27,6 @@ class FilterModule:
             "deploy_problem": deploying.deploy_problem,
             "deploy_reroutes": deploying.deploy_reroutes,
             "deploy_turn": deploying.deploy_turn,
+            "deploy_waves": deploying.deploy_waves,
             "rollout_times": deploying.rollout_times,
         }

@@ -14,8 +14,8 @@ import typing as t
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Key, key_of, needed_there
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_order import waits
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import begin, by_replica
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import robbed, rooms
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer, PartsInUse, nearness, offers_of
@@ -23,7 +23,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_p
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import TIME_SLICE, Gpu, Hint, Need, Placement, Problem, Solution, planned
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import at, order, same_place
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import at, leave_early, order, same_place
 
 # How often the program is asked again without those whose places some rule does not allow.
 TRIES = 8
@@ -87,7 +87,7 @@ class _Tidying:
         """How many stop before they start elsewhere, though there is room for both."""
         now = self.draft.placed
         running = {key: place for key, place in self._start.items() if self._cost(key)}
-        return len(_within(running, now) | (_early(self._before, now) & running.keys()))
+        return len(_within(running, now).union(key for key in leave_early(self._before, now, self.draft.needs) if key in running))
 
     def solution(self) -> Solution | None:
         """The plan that comes of it, in which whoever had no place may have one that became free; None where that would move somebody else,
@@ -197,7 +197,7 @@ class _Tidying:
 
         fleet = self.draft.fleet
         # What others need beside them may go as soon as those are gone: a bound has to know that.
-        costs = {_name(key): self._cost(key) for key in self._start if self._may_go(_name(key), needed=True)}
+        costs = {replica_name(*key): self._cost(key) for key in self._start if self._may_go(replica_name(*key), needed=True)}
         asked = [(kind, consolidation.fewer(fleet, kind, self._moves, costs)) for kind in consolidation.kinds(fleet)]
         for kind, found in asked:
             if found is not None:
@@ -209,7 +209,11 @@ class _Tidying:
         for _each, kind in sorted(worth, key=lambda each: (each[0], each[1][:2], each[1][2].digest())):
             stay: set[str] = set()
             for _try in range(TRIES):
-                able = {_name(key): self._extra([key]) for key in self._start if _name(key) not in stay and self._may_go(_name(key))}
+                able = {
+                    replica_name(*key): self._extra([key])
+                    for key in self._start
+                    if replica_name(*key) not in stay and self._may_go(replica_name(*key))
+                }
                 found = consolidation.fewer(fleet, kind, self._moves - self.spent, able)
                 if found is None or found.after >= found.gpus:
                     break
@@ -230,22 +234,22 @@ class _Tidying:
             return not stuck
 
         wrong = self._changed(list(hints), settle)
-        return {_name(key) for key in stuck} or wrong
+        return {replica_name(*key) for key in stuck} or wrong
 
     # Both
 
     def _changed(self, keys: list[Key], settle: t.Callable[[Iterable[Key]], bool], careful: bool = True) -> set[str] | None:
         """None when these replicas have the places that ``settle`` gives them; else all is as it was, and these are to blame."""
         draft = self.draft
-        everybody = {_name(key) for key in keys}
+        everybody = {replica_name(*key) for key in keys}
         kept, mark = self._room(), draft.mark()
         near = {key: self._near(key) for key in keys}
         old = {key: draft.lift(key) for key in keys}
         wrong = None if settle(keys) else everybody
         if wrong is None:
-            wrong = {_name(key) for key in keys if self._near(key) > near[key]} or None
+            wrong = {replica_name(*key) for key in keys if self._near(key) > near[key]} or None
         if wrong is None:
-            wrong = {_name(key) for key in keys if self._needed(key, old[key])} or None
+            wrong = {replica_name(*key) for key in keys if self._needed(key, old[key])} or None
         if wrong is None and self._lost_room(kept, old):
             wrong = everybody
         if wrong is None and careful and (stopped := self._stops()):
@@ -259,7 +263,7 @@ class _Tidying:
     def _stops(self) -> set[str]:
         """Who would have to stop for it, and serves on in the plan as it is."""
         made = Solution(tuple(self.draft.placed.values()), waiting=self._base.waiting)
-        return {_name(key) for key in _stopped(self._problem, made) - self._outages}
+        return {replica_name(*key) for key in _stopped(self._problem, made) - self._outages}
 
     def _needed(self, key: Key, old: Placement) -> bool:
         """Is somebody left where it was who has to have its service there? Of two replicas either may go, and not both."""
@@ -307,10 +311,6 @@ def _strangers(gpu: Gpu) -> bool:
     return bool(gpu.outsiders) or any(each.outsiders for each in gpu.instances)
 
 
-def _name(key: Key) -> str:
-    return f"{key[0]}-{key[1]}"
-
-
 def _used(places: Iterable[Placement]) -> set[tuple[str, str]]:
     return {(place.host, uuid) for place in places for uuid in place.gpus}
 
@@ -319,13 +319,6 @@ def _moved(base: Solution, after: Solution) -> list[Placement]:
     """The places that are left for others, by name."""
     now = {(place.service, place.replica): place for place in after.placements}
     return [place for place in base.placements if not same_place(place, now[(place.service, place.replica)])]
-
-
-def _early(last: Mapping[Key, Placement], now: Mapping[Key, Placement]) -> set[Key]:
-    """Who leaves a host that cannot wait for the one it goes to, for that one waits too: ``deploy`` takes hosts one after the other."""
-    goes = {key: (place.host, now[key].host) for key, place in sorted(last.items()) if key in now and now[key].host != place.host}
-    before = waits({host for both in goes.values() for host in both}, sorted(goes.values()))
-    return {key for key, (old, new) in goes.items() if new not in before[old]}
 
 
 def _within(was: Mapping[Key, Placement], now: Mapping[Key, Placement]) -> set[Key]:
@@ -353,14 +346,14 @@ def _lines(problem: Problem, base: Solution, after: Solution, gone: Mapping[Key,
     if within:
         who = "1 of these moves is" if within == 1 else f"{within} of these moves are"
         yield f"{who} within a host: the replica stops before it starts in its new place"
-    early = len(moved & _early(last, now))
+    early = len(moved.intersection(leave_early(last, now, {need.service: need for need in problem.needs})))
     if early:
         who = "1 of these moves closes" if early == 1 else f"{early} of these moves close"
-        yield f"{who} a circle of hosts: the replica may stop before it serves in its new place"
+        yield f"{who} a circle of hosts: the replica stops before it serves in its new place"
     waited = {(place.service, place.replica): place for place in base.waiting}
     for key in sorted(set(now) - set(was)):
         where = "had no place" if key not in waited else f"waited on {at(waited[key])}"
-        yield f"{_name(key)}, which {where}, gets {at(now[key])}"
+        yield f"{replica_name(*key)}, which {where}, gets {at(now[key])}"
     if not gone:
         yield f"no GPU becomes empty by at most {_moves(moves)}"
     else:

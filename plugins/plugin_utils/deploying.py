@@ -19,8 +19,6 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced
 
 Data = Mapping[str, t.Any]
 
-#: Hosts that wait for longer chains than this have their turns by name.
-LAST_WAVE = 3
 # What the gate asks of a version before it watches whether it stays well.
 _PROVING = ("running", "healthy", "probe", "gpu", "warm_up")
 
@@ -131,9 +129,18 @@ def deploy_later(hosts: Iterable[str], hostvars: Mapping[str, Data], wave: int |
     """Hosts that gain replicas and wait for others all the same: their own go there, and have to serve there first. In their order.
 
     ``hostvars``: what the play noted of a host: its turn as ``deploy_order``, as ``deploy_record`` what ``plan_record`` answered, and as
-    ``deploy_planned`` what module ``plan`` did. ``wave``: only those that wait for hosts of the wave before; from :data:`LAST_WAVE` on, all
-    that are left.
+    ``deploy_planned`` what module ``plan`` did. ``wave``: only those that wait for hosts of the wave before.
     """
+    return [host for number, host in _waiting(hosts, hostvars) if wave in (None, number)]
+
+
+def deploy_waves(hosts: Iterable[str], hostvars: Mapping[str, Data]) -> list[int]:
+    """The waves of :func:`deploy_later` in which any host has its turn."""
+    return sorted({number for number, _host in _waiting(hosts, hostvars)})
+
+
+def _waiting(hosts: Iterable[str], hostvars: Mapping[str, Data]) -> list[tuple[int, str]]:
+    """(Wave, host) of the hosts of :func:`deploy_later`, in their order."""
     records = {host: hostvars[host].get("deploy_record") or {} for host in hosts}
     planned: Data = next((made for host in records if (made := hostvars[host].get("deploy_planned"))), {})
     found = waves(
@@ -141,8 +148,7 @@ def deploy_later(hosts: Iterable[str], hostvars: Mapping[str, Data], wave: int |
         {host: record.get("new") or () for host, record in records.items()},
         {service: manifest["priority"] for service, manifest in (planned.get("services") or {}).items()},
     )
-    waiting = sorted((min(number, LAST_WAVE), host) for host, number in found.items() if number and _turn(hostvars[host]) == 1)
-    return [host for number, host in waiting if wave in (None, number)]
+    return sorted((number, host) for host, number in found.items() if number and _turn(hostvars[host]) == 1)
 
 
 def _turn(noted: Data) -> int:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import typing as t
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import why_not
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_order import stopped_early
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Placement, Problem, Resources, Solution
 
 Key = tuple[str, int]
@@ -60,7 +61,7 @@ class Order:
     """``steps`` in their order; only of plans in which somebody leaves a place for another or for nothing.
 
     ``outages``: who is stopped first for want of room. ``pauses``: who moves within a host, which stops what leaves its place there before
-    it starts anything anew.
+    it starts anything anew, and who leaves a host that has its turn before the new one, for hosts wait for each other in a circle.
     """
 
     steps: tuple[Step, ...] = ()
@@ -99,7 +100,25 @@ def order(problem: Problem, solution: Solution) -> Order:
             found = made
         if not found.outages or len(pending) > FEW:
             break
-    return found.order() if found is not None else Order()
+    if found is None:
+        return Order()
+    told = found.order()
+    stopped = {(each.service, each.replica) for each in told.outages}
+    why = "it stops before it serves in its new place, for hosts wait for each other"
+    circled = (Outage(*key, why) for key in leave_early({key: old[key] for key in moves}, new, needs) if key not in stopped)
+    return replace(told, pauses=(*told.pauses, *circled))
+
+
+def leave_early(old: Mapping[Key, Placement], new: Mapping[Key, Placement], needs: Mapping[str, Need]) -> list[Key]:
+    """Whoever has to leave its host before it serves on the new one: hosts have their turns one after the other, and each has one."""
+    away = {place.name: key for key, place in old.items() if key in new and new[key].host != place.host}
+    gone: dict[str, list[str]] = {}
+    come: dict[str, list[str]] = {}
+    for name, key in away.items():
+        gone.setdefault(old[key].host, []).append(name)
+        come.setdefault(new[key].host, []).append(name)
+    priorities = {key[0]: needs[key[0]].priority for key in away.values() if key[0] in needs}
+    return [away[name] for name in stopped_early(gone, come, priorities)]
 
 
 def _run(

@@ -131,7 +131,7 @@ def test_hosts_that_wait_for_each_other_are_told() -> None:
     """``bb`` and ``ee`` stay, so that ``aa`` has to go to the other host and ``cc`` to come from there."""
     asked = on_two_hosts("bb", "ee")
     assert tidied(asked, 2)["cc-1"] == "h1/0:3g.40gb@0"
-    told = "1 of these moves closes a circle of hosts: the replica may stop before it serves in its new place"
+    told = "1 of these moves closes a circle of hosts: the replica stops before it serves in its new place"
     assert told in consolidated(asked, 2).lines
 
 

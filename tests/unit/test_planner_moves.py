@@ -425,6 +425,26 @@ def test_nobody_is_stopped_who_waits_for_a_circle_and_is_not_of_it() -> None:
     ]
 
 
+def test_who_stops_before_it_serves_elsewhere_since_hosts_wait_for_each_other_is_told() -> None:
+    """Room is there for both; but a host has its turn once, so one of them has left when the other host has its own."""
+    before = (place("aa", "0:1g.10gb@0"), place("bb", "0:1g.10gb@0", on="h2"), place("cc", "0:1g.10gb@1", on="h2"))
+    hosts = [host(gpu(mig=True)), host(gpu(0, "h2", mig=True), name="h2"), host(gpu(0, "h3", mig=True), name="h3")]
+    given_ = problem(hosts, [need("aa", priority=60), need("bb", priority=40), need("cc")], before)
+
+    def moved(number: int, to: int) -> Placement:
+        return replace(
+            before[number], host=hosts[to].name, gpus=(hosts[to].gpus[0].uuid,), slice=place("x", f"0:1g.10gb@{number + 3}").slice
+        )
+
+    circle = order(given_, Solution((moved(0, 1), moved(1, 0), moved(2, 2))))
+    assert [(step.verb, step.service) for step in circle.steps] == [("move", "aa"), ("move", "cc"), ("move", "bb")]
+    assert circle.outages == ()
+    # The lower priority stops. cc serves on h3 by then, which waits for nobody.
+    assert [(each.service, each.reason.split(", ")[1]) for each in circle.pauses] == [("bb", "for hosts wait for each other")]
+    chain = order(given_, Solution((moved(0, 1), moved(1, 2), moved(2, 2))))
+    assert chain.pauses == ()
+
+
 def test_who_moves_within_a_host_needs_no_room_for_both_its_places() -> None:
     before = (place("aa", "0:1g.10gb@0"),)
     given_ = problem([host(gpu(mig=True), capacity=Resources(4))], [need("aa", resources=Resources(3))], before)

@@ -15,7 +15,13 @@ from ansible_collections.gpuops.fleet.plugins.action.upgrade_plan import run as 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, upgrade
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.deploying import deploy_later, deploy_problem, deploy_reroutes, deploy_turn
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.deploying import (
+    deploy_later,
+    deploy_problem,
+    deploy_reroutes,
+    deploy_turn,
+    deploy_waves,
+)
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.fleet import Planned, plan_fleet
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import facts, gpu_facts, manifest_text
 
@@ -273,9 +279,14 @@ def test_hosts_that_gain_replicas_wait_until_their_own_serve_elsewhere() -> None
         known = {host: {**noted_, "deploy_planned": planned} for host, noted_ in circle.items()}
         assert deploy_later(known, known) == [waits]
     long = {f"h{number}": noted(1, f"r{number + 1}-1", f"r{number}-1") for number in range(6)}
-    assert [deploy_later(long, long, wave) for wave in (1, 2, 3)] == [["h1"], ["h2"], ["h3", "h4", "h5"]]
+    # h0 takes from h1, h1 from h2 and so on, however long that goes on; names decide nothing.
+    assert deploy_waves(long, long) == [1, 2, 3, 4, 5]
+    assert [deploy_later(long, long, wave) for wave in (1, 2, 3, 4, 5)] == [["h1"], ["h2"], ["h3"], ["h4"], ["h5"]]
+    turned = {f"h{5 - int(host[1:])}": noted_ for host, noted_ in long.items()}
+    assert deploy_later(turned, turned) == ["h4", "h3", "h2", "h1", "h0"]
     # Hosts that are not reached have no turn.
     assert deploy_later({"a": {}, "b": {}}, {"a": {}, "b": {}}) == []
+    assert deploy_waves({"a": {}, "b": {}}, {"a": {}, "b": {}}) == []
 
 
 def test_gateways_have_their_turn_when_something_came_or_leaves_and_nothing_failed() -> None:
