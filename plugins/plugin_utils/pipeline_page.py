@@ -9,9 +9,10 @@ import typing as t
 from collections.abc import Iterable, Mapping, Sequence
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import CREATE, DELETE, KEEP, UPDATE, Changes, Replica, place_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import Turns
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several, table
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import numbers, several, table, without_place
 from jinja2 import Environment, StrictUndefined, TemplateError
 
 #: Name of the template below plugin_utils/data.
@@ -109,12 +110,12 @@ def lines(changes: Changes, unplaced: Sequence[Mapping[str, t.Any]]) -> list[str
 def markdown(data: Mapping[str, t.Any], *, title: str) -> str:
     """The same as the page, in Markdown for the discussion of a merge request. ``data``: of :func:`page_data`."""
     text = [f"## {_plain(title)}", "", f"{data['summary']}.", ""]
-    if data["unplaced"]:
-        text += ["### Without a place", ""]
-        text += _reasons(data["unplaced"])
-        text.append("")
+    gone = {row["name"] for row in data["changed"] if row["action"] == DELETE}
+    lost = [each for each in data["unplaced"] if replica_name(each["service"], each["replica"]) in gone]
+    # What this change takes from somebody is read first; who has no place anyway may be many.
+    text += ["### Lose their place", "", *_reasons(lost), ""] if lost else []
     if data["changed"]:
-        text += ["| replica | change | from | to | why |", "|---|---|---|---|---|"]
+        text += ["### Changes", "", "| replica | change | from | to | why |", "|---|---|---|---|---|"]
         text += [
             f"| {' | '.join(_plain(row[key]) or '–' for key in ('name', 'word', 'before', 'after', 'why'))} |" for row in data["changed"]
         ]
@@ -122,10 +123,12 @@ def markdown(data: Mapping[str, t.Any], *, title: str) -> str:
     for title_, told in (("In this order", _steps(data)), ("Does not serve meanwhile", _reasons(data["outages"]))):
         text += [f"### {title_}", "", *told, ""] if told else []
     if data["gpus"]:
-        text += ["| host | GPU | cut as | becomes |", "|---|---|---|---|"]
+        text += ["### GPUs that are cut in another way", "", "| host | GPU | cut as | becomes |", "|---|---|---|---|"]
         text += [f"| {' | '.join(_plain(row[key]) for key in ('host', 'gpu', 'before', 'after'))} |" for row in data["gpus"]]
         text.append("")
-    text += [f"- {_plain(note)}" for note in data["notes"]]
+    rest = [each for each in data["unplaced"] if each not in lost]
+    text += ["### Without a place", "", *_reasons(rest), ""] if rest else []
+    text += ["### Remarks", "", *(f"- {_plain(note)}" for note in data["notes"])] if data["notes"] else []
     return "\n".join(text).rstrip() + "\n"
 
 
@@ -134,7 +137,11 @@ def _steps(data: Mapping[str, t.Any]) -> list[str]:
 
 
 def _reasons(replicas: Iterable[Mapping[str, t.Any]]) -> list[str]:
-    return [f"- **{_plain(each['service'])}** replica {each['replica']}: {_plain(each['reason'])}" for each in replicas]
+    """A line for all replicas of a service that are told the same."""
+    return [
+        f"- **{_plain(service)}** replica{'s' if len(each) > 1 else ''} {numbers(each)}: {_plain(reason)}"
+        for service, each, reason in without_place(replicas)
+    ]
 
 
 def _plain(value: object) -> str:

@@ -352,6 +352,23 @@ def test_who_goes_is_not_wanted_any_more_or_has_no_place() -> None:
     assert {replica.name: replica.why for replica in changes.replicas} == {"a-1": "has no place any more", "b-1": "not wanted any more"}
 
 
+def test_who_loses_its_place_comes_before_the_changes_and_who_has_none_anyway_after_them_in_one_line() -> None:
+    changes = compare({"h1": plan(line("a"))}, {"h1": plan(line("b"))}, {}, {}, unplaced={("a", 1)})
+    waiting = [{"service": "c", "replica": number, "reason": "h1: no room"} for number in (1, 2, 3, 5)]
+    data = pipeline_page.page_data(changes, [{"service": "a", "replica": 1, "reason": "it gave way to b-1"}, *waiting], ["a remark"])
+    text = pipeline_page.markdown(data, title="Preview").splitlines()
+    assert [each for each in text if each.startswith(("#", "- "))] == [
+        "## Preview",
+        "### Lose their place",
+        "- **a** replica 1: it gave way to b-1",
+        "### Changes",
+        "### Without a place",
+        "- **c** replicas 1 to 3, 5: h1: no room",
+        "### Remarks",
+        "- a remark",
+    ]
+
+
 def test_the_order_of_those_who_leave_places_and_who_stops_meanwhile_are_shown() -> None:
     step, reason = "move a-1 from h1 GPU-1 to h2 GPU-2", "it moves <within> h1"
     turns = Turns((step,), ({"service": "b", "replica": 2, "reason": reason},))
