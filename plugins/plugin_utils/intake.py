@@ -357,7 +357,8 @@ def _blocked(entry: Facts, geometry: Geometry | None, instances: Sequence[Instan
     if entry.get("vgpu"):
         return vgpu_words(entry)
     if entry.get("state") != "ok":
-        return str(entry.get("state") or "in an unknown state")
+        state = str(entry.get("state") or "in an unknown state")
+        return "in the state error" if state == "error" else state
     if not entry.get("uuid") or not entry.get("pci") or not entry.get("memory_mib"):
         return "without UUID, PCI address or memory in the facts"
     names = {profile.name for profile in geometry.profiles} if geometry else set()

@@ -89,15 +89,16 @@ def _in_turn(site: Site, changed: Collection[str]) -> list[str]:
     for line in lines:
         asked.setdefault(str(line["service"]), set()).update(line["ports"].values())
     projects = {name_of(line): str(line["service"]) for line in lines}
-    has: dict[str, set[int]] = {}
+    publish: dict[int, set[str]] = {}
     for box in site.facts.get("containers") or ():
         if (service := projects.get(str(box.get("project")))) is not None:
-            has.setdefault(service, set()).update(port.get("host") for port in box.get("ports") or ())
+            for port in box.get("ports") or ():
+                publish.setdefault(port.get("host"), set()).add(service)
     order, waiting = list[str](), sorted(site.services(), key=lambda service: service not in changing)
     while waiting:
-        held = {one: set().union(*(has.get(other, set()) for other in waiting if other != one)) for one in waiting}
+        held = {one for one in waiting if any(publish.get(port, set()).intersection(waiting) - {one} for port in asked[one])}
         # Those who wait for each other in a circle go on in the plan's order.
-        order.append(next((one for one in waiting if asked[one].isdisjoint(held[one])), waiting[0]))
+        order.append(next((one for one in waiting if one not in held), waiting[0]))
         waiting.remove(order[-1])
     return order
 

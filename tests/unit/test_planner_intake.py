@@ -189,7 +189,7 @@ def test_a_mode_that_waits_for_a_reset_is_the_mode_to_come() -> None:
     ("entry", "why"),
     [
         (gpu_facts(state="lost", error="NVML: GPU is lost"), "lost"),
-        (gpu_facts(state="error"), "error"),
+        (gpu_facts(state="error"), "in the state error"),
         (gpu_facts(state=None), "in an unknown state"),
         (gpu_facts(uuid=None), "without UUID, PCI address or memory in the facts"),
         (gpu_facts(pci=None), "without UUID, PCI address or memory in the facts"),
