@@ -159,6 +159,8 @@ def test_a_chain_moves_its_last_slice_first() -> None:
 
 def test_what_cannot_be() -> None:
     fleet = Admission(LARGE, [0])
+    with pytest.raises(FleetError, match=r"no slice 1g\.10gb\+me is expected here"):
+        Admission(LARGE, [0]).place("1g.10gb+me")
     with pytest.raises(FleetError, match=r"no MIG profile 5g\.50gb"):
         fleet.place("5g.50gb")
     for name, start in (("1g.10gb", 0), ("2g.20gb", 1)):

@@ -137,29 +137,47 @@ def read_problem(data: Mapping[str, t.Any]) -> FleetProblem:
 
     :raises FleetError: a field is missing or unknown, or the problem is not sound (see :func:`check`).
     """
-    models = [dict(entry) for entry in data["models"]]
-    for entry in models:
-        if entry.get("geometry") is not None:
-            entry["geometry"] = Geometry.from_dict(entry["geometry"])
+    lists = {name: _entries(data, name) for name in ("models", "hosts", "classes", "quotas")}
+    models = []
+    for entry in lists["models"]:
+        try:
+            models.append({**entry, "geometry": Geometry.from_dict(entry["geometry"])} if entry.get("geometry") is not None else entry)
+        except FleetError as error:
+            raise FleetError(f"model {entry.get('name')}: {error.message}", hint=error.hint) from error
     problem = FleetProblem(
         _each(FleetModel, models),
-        _each(FleetHost, data["hosts"]),
-        _each(FleetClass, data["classes"]),
-        _each(FleetQuota, data.get("quotas", ())),
+        _each(FleetHost, lists["hosts"]),
+        _each(FleetClass, lists["classes"]),
+        _each(FleetQuota, lists["quotas"]),
     )
     check(problem)
     return problem
 
 
+def _entries(data: Mapping[str, t.Any], name: str) -> list[Mapping[str, t.Any]]:
+    found = data.get(name, ()) if name == "quotas" else data.get(name)
+    if not isinstance(found, list | tuple) or not all(isinstance(entry, Mapping) for entry in found):
+        raise FleetError(f"{name} is not a list of mappings", field=name, hint="write one mapping for each, with the fields of its type")
+    return list(found)
+
+
 def _each(kind: type[Part], entries: Iterable[Mapping[str, t.Any]]) -> tuple[Part, ...]:
-    lists = [entry.name for entry in fields(t.cast(t.Any, kind)) if str(entry.type).startswith("tuple")]
+    # Loaded here: plans use the types of this file, and read no such problem.
+    from pydantic import TypeAdapter, ValidationError
+
+    known, adapter = {entry.name for entry in fields(t.cast(t.Any, kind))}, TypeAdapter(kind)
     found = []
     for entry in entries:
-        given = {**entry, **{name: tuple(entry[name]) for name in lists if name in entry}}
+        whose = f"{kind.__name__} {entry.get('name') or entry.get('key') or entry.get('team')}"
+        if unknown := sorted(map(str, entry.keys() - known)):
+            raise FleetError(f"{whose}: there is no field {unknown[0]}", hint=f"it has {', '.join(sorted(known))}")
         try:
-            found.append(kind(**given))
-        except TypeError as error:
-            raise FleetError(f"{kind.__name__} {entry.get('name') or entry.get('key') or entry.get('team')}: {error}") from error
+            found.append(adapter.validate_python(dict(entry)))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            field = str(first["loc"][0]) if first["loc"] else "entry"
+            given = f", found {first['input']!r}" if field in entry else ""
+            raise FleetError(f"{whose}: {field}: {first['msg'][:1].lower()}{first['msg'][1:]}{given}") from error
     return tuple(found)
 
 
@@ -167,7 +185,7 @@ def check(problem: FleetProblem) -> None:
     """Is the problem sound?
 
     :raises FleetError: two of one name, an unknown model, isolation or mode, a negative or endless number, more GPUs than a host may have,
-        or more replicas than anyone means.
+        or more replicas than anyone means; a class that asks for what no model has, or for and against one model.
     """
     _unique("model", [model.name for model in problem.models])
     _unique("host", [host.name for host in problem.hosts])
@@ -178,7 +196,14 @@ def check(problem: FleetProblem) -> None:
         _positive(f"model {model.name}", memory_mib=model.memory_mib)
     for host in problem.hosts:
         _check_host(host, models)
+    profiles = {profile.name for model in problem.models if model.geometry for profile in model.geometry.profiles}
     for one in problem.classes:
+        if both := sorted({*one.models} & {*one.not_models}):
+            raise FleetError(f"class {one.key}: model {both[0]} is in models and in not_models", hint="leave it out of one of them")
+        if one.profile is not None and one.profile not in profiles:
+            raise FleetError(f"class {one.key}: no model has the profile {one.profile}")
+        if one.compute > 1:
+            raise FleetError(f"class {one.key}: compute is {one.compute}; it is a part of each GPU, so at most 1")
         unknown = sorted({*one.models, *one.not_models} - models)
         if unknown:
             raise FleetError(f"class {one.key}: there is no model {unknown[0]}")

@@ -104,9 +104,12 @@ class Admission:
     def place(self, name: str) -> Admitted | None:
         """A place for one slice, now taken; None where there is none within the budget of moves.
 
-        :raises FleetError: a profile that the board does not have.
+        :raises FleetError: a profile that the board does not have, or that is not among those of the patterns.
         """
-        profile = self.patterns.number[find_profile(self.patterns.geometry, name).name]
+        asked = find_profile(self.patterns.geometry, name).name
+        if asked not in self.patterns.number:
+            raise FleetError(f"no slice {asked} is expected here", hint=f"name it with the others: {', '.join(self.patterns.number)}")
+        profile = self.patterns.number[asked]
         self._learn(profile)
         look = _Look(self)
         found = look.open(profile, {}, None)
