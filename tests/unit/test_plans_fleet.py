@@ -91,7 +91,7 @@ def test_the_table_says_where_and_what_changes() -> None:
     assert plan(changed, first).table == [
         "SERVICE      REPLICA  HOST  GPU       SLICE      MEMORY     PORT        CHANGE",
         "llm-chat     1        h1    GPU-h1-1  3g.40gb@4  40192 MiB  http:18000  kept",
-        "new-one      1        h1    GPU-h1-0  3g.40gb@4  40192 MiB  http:18001  new",
+        "new-one      1        h1    GPU-h1-0  3g.40gb@4  40192 MiB  http:18003  new",
         "notebook     1        h2    GPU-h2-0  shared     -          http:18000  removed",
         "receipt-ocr  1        h1    GPU-h1-1  1g.10gb@0  9856 MiB   web:18002   kept, other ports",
         "receipt-ocr  2        h1    GPU-h1-1  1g.10gb@1  -          http:18002  removed",
