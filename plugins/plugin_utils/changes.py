@@ -331,8 +331,9 @@ class Search(Proved):
 
         The quota for so many replicas, for all that wait, and for whoever of the team comes before them besides.
         """
-        further = [self.books.further(need, each) for each in sorted({many, self.missing[need.service]})]
-        further += [self.books.further(need, many, before) for before in self._ahead(need)]
+        asked = [{need.service: each} for each in sorted({many, self.missing[need.service]})]
+        asked += [{need.service: many, **before} for before in self._ahead(need)]
+        further = (self.books.further(need.team, each) for each in asked)
         options = dict.fromkeys((self.books.borrowing(need), *further, self.raised(need, True)))
         for option in options:
             if option is not None and self.now.preemption:
@@ -347,8 +348,7 @@ class Search(Proved):
         own = {name: each for name, each in known.items() if each.team == need.team}
         mine = (-need.priority, -need.memory_mib * need.count, need.service)
         sooner = {name for name, each in own.items() if (-each.priority, -each.memory_mib * each.count, name) < mine}
-        found = [{name: self.missing[name] for name in sorted(names)} for names in (sooner, own.keys()) if names]
-        return found[:1] if found[:1] == found[1:] else found
+        return [{name: self.missing[name] for name in sorted(names)} for names in (sooner, own.keys()) if names]
 
     def _with_quota(self, need: Need, options: Sequence[tuple[str, Option]]) -> Iterator[tuple[str, Option]]:
         """The cheapest options, each with the quota that it takes besides."""

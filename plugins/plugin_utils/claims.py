@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from ansible_collections.gpuops.fleet.plugins.module_utils.bookkeeping import REPLICA, SERVICE, TEAM
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
 
 Facts = Mapping[str, t.Any]
@@ -45,7 +46,6 @@ WATCHER_PROGRAMS = (
     "Xorg",
 )
 
-_LABEL_TEAM = "gpuops.team"
 _NO_NAME = re.compile(r"[^a-z0-9]+")
 _NAME_LENGTH = 63
 
@@ -238,9 +238,9 @@ def _why_no_place(host: Host, device: str) -> str:
 def _container_owner(host: Host, container: Facts, what: str) -> Owner:
     labels = container.get("labels") or {}
     project, service = container.get("project"), container.get("service")
-    replica_of = _replica_of(labels)
-    if replica_of is not None:
-        name = service_name(replica_of[0])
+    replica = replica_of(labels)
+    if replica is not None:
+        name = service_name(replica[0])
     elif project and service:
         name = service_name(service) if service == project else service_name(project, service)
     else:
@@ -249,7 +249,7 @@ def _container_owner(host: Host, container: Facts, what: str) -> Owner:
     for port in container.get("ports") or []:
         if port["protocol"] == "tcp" and port["host"] is not None:
             ports.setdefault(port["container"], port["host"])
-    team = labels.get(_LABEL_TEAM)
+    team = labels.get(TEAM)
     return Owner(
         host.name,
         what,
@@ -260,12 +260,13 @@ def _container_owner(host: Host, container: Facts, what: str) -> Owner:
         container.get("cpus"),
         container.get("memory_mib"),
         container.get("shm_mib"),
-        replica_of,
+        replica,
     )
 
 
-def _replica_of(labels: Mapping[str, str]) -> tuple[str, int] | None:
-    service, replica = labels.get("gpuops.service"), str(labels.get("gpuops.replica", ""))
+def replica_of(labels: Mapping[str, str]) -> tuple[str, int] | None:
+    """(Service, replica) of a container of this collection, 0 for a surge; None for another."""
+    service, replica = labels.get(SERVICE), str(labels.get(REPLICA, ""))
     return (service, int(replica)) if service and replica.isdigit() else None
 
 

@@ -17,13 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propos
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge, drivers_below
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.consolidating import consolidated
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.facts_form import gpus_named_twice, one_machine_twice
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import (
-    check_facts,
-    down_host,
-    host_of,
-    need_of,
-    without_moved,
-)
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of, without_moved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.known_words import idle_words, unknown_words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.leasing import lease_ends
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all

@@ -33,17 +33,6 @@ def waves(
     return turns_of(waits(hosts, wanted))
 
 
-def stopped_early(
-    old: Mapping[str, Iterable[str]], new: Mapping[str, Iterable[str]], priorities: Mapping[str, int] | None = None
-) -> list[str]:
-    """Names of the replicas that stop before they serve in their new place, for hosts wait for each other in a circle. As :func:`waves`."""
-    turn = waves(old, new, priorities)
-    goes_to = {name: host for host in sorted(new) for name in new[host]}
-    return sorted(
-        name for host in old for name in old[host] if turn[goes_to.get(name, host)] >= turn[host] and goes_to.get(name, host) != host
-    )
-
-
 def turns_of(before: Mapping[str, set[str]]) -> dict[str, int]:
     """Host -> 0 when it waits for nobody, else one more than those that it waits for, from what :func:`waits` says."""
     found: dict[str, int] = {}

@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ansible_collections.gpuops.fleet.plugins.module_utils.bookkeeping import REPLICA, SERVICE
 from ansible_collections.gpuops.fleet.plugins.module_utils.drains import words
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Slice, find_profile, parse_slice, why_not
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import mps_client_limit
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name, surge_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.claims import only_watches
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.claims import only_watches, replica_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.facts_form import check_form
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest, PlacementRules
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import amount
@@ -312,8 +311,8 @@ def _leaving(facts: Facts, serial: int | None) -> set[str]:
         return set()
     found = set()
     for container in facts.get("containers") or ():
-        labels, project = container.get("labels") or {}, str(container.get("project"))
-        if SERVICE in labels and project in (replica_name(labels[SERVICE], labels.get(REPLICA)), surge_name(str(labels[SERVICE]))):
+        project, who = str(container.get("project")), replica_of(container.get("labels") or {})
+        if who is not None and project in (replica_name(*who), surge_name(who[0])):
             found.add(project)
     return found
 

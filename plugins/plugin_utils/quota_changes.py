@@ -66,20 +66,17 @@ class TeamBooks:
         # Between two of them the smaller is cheaper, and that is never this one.
         return _option(edits, grown, teams, COSTS["quota"] + 1)
 
-    def further(self, need: Need, many: int, before: Mapping[str, int] | None = None) -> Option | None:
-        """The team's quota, and its workspace's, further by what so many more replicas count at least; what is on loan stays on loan.
-
-        ``before``: replicas of other services of the team that are to be counted besides, by service.
-        """
-        asked = [(need, many), *((self._scene.needs[name], count) for name, count in sorted((before or {}).items()))]
+    def further(self, team: str, asked: Mapping[str, int]) -> Option | None:
+        """The team's quota, and its workspace's, further by what so many more replicas of its services count at least; what is on loan
+        stays on loan."""
         counts: list[_Count] = []
-        for each, count in asked:
-            least = next((charge for charge in self._scene.fleet.charges(each) if charge), None)
-            counts += [(each.team, least)] * count if least is not None else []
+        for service, many in asked.items():
+            least = next((charge for charge in self._scene.fleet.charges(self._scene.needs[service]) if charge), None)
+            counts += [(team, least)] * many if least is not None else []
         if not counts:
             return None
-        edits, grown = self._raised([need.team], counts, whole=False, loans=True)
-        return _option(edits, grown, [need.team], COSTS["quota"] + 1 - 1 / len(counts))
+        edits, grown = self._raised([team], counts, whole=False, loans=True)
+        return _option(edits, grown, [team], COSTS["quota"] + 1 - 1 / len(counts))
 
     def borrowers(self, need: Need) -> list[str]:
         """Teams of the workspace of the service's team that have more than their own limits say."""

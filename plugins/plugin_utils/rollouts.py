@@ -40,11 +40,12 @@ def host_rollouts(
     services = []
     held: dict[str, str] = {}
     rests = {} if resting is None else resting
-    for service in _in_turn(site, changed):
+    rolling = {name for name in map(name_of, site.plan.data["services"]) if name in changed and site.running(name) is not False}
+    for service in _in_turn(site, rolling):
         if service in rests or only not in (None, service):
             continue
         replicas = [name_of(line) for line in site.plan.data["services"] if line["service"] == service]
-        rolled = [name for name in replicas if name in changed and site.running(name) is not False]
+        rolled = [name for name in replicas if name in rolling]
         if rolled and (failed := _failed_last(site, service, versions or {})):
             held[service] = f"{', '.join(rolled)}: {failed}"
             replicas, rolled = [name for name in replicas if name not in rolled], []
@@ -80,11 +81,11 @@ def host_rollouts(
     }
 
 
-def _in_turn(site: Site, changed: Collection[str]) -> list[str]:
+def _in_turn(site: Site, rolling: Collection[str]) -> list[str]:
     """The services in the plan's order, those first of which a version changes: where one shrinks, others may come into what it gives up.
     One that gets a port which another gives up comes after that one."""
     lines = [line for line in site.plan.data["services"] if managed(line)]
-    changing = {str(line["service"]) for line in lines if name_of(line) in changed and site.running(name_of(line)) is not False}
+    changing = {str(line["service"]) for line in lines if name_of(line) in rolling}
     asked: dict[str, set[int]] = {}
     for line in lines:
         asked.setdefault(str(line["service"]), set()).update(line["ports"].values())

@@ -18,7 +18,7 @@ from itertools import islice
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import why_not
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_order import stopped_early
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_order import waves
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Need, Placement, Problem, Resources, Solution
 
 Key = tuple[str, int]
@@ -111,14 +111,14 @@ def order(problem: Problem, solution: Solution) -> Order:
 
 def leave_early(old: Mapping[Key, Placement], new: Mapping[Key, Placement], needs: Mapping[str, Need]) -> list[Key]:
     """Whoever has to leave its host before it serves on the new one: hosts have their turns one after the other, and each has one."""
-    away = {place.name: key for key, place in old.items() if key in new and new[key].host != place.host}
+    away = sorted((place.name, key) for key, place in old.items() if key in new and new[key].host != place.host)
     gone: dict[str, list[str]] = {}
     come: dict[str, list[str]] = {}
-    for name, key in away.items():
+    for name, key in away:
         gone.setdefault(old[key].host, []).append(name)
         come.setdefault(new[key].host, []).append(name)
-    priorities = {key[0]: needs[key[0]].priority for key in away.values() if key[0] in needs}
-    return [away[name] for name in stopped_early(gone, come, priorities)]
+    turn = waves(gone, come, {key[0]: needs[key[0]].priority for _name, key in away if key[0] in needs})
+    return [key for _name, key in away if turn[new[key].host] >= turn[old[key].host]]
 
 
 def _run(

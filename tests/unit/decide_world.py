@@ -9,7 +9,7 @@ import typing as t
 from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geometry, Profile, parse_slice
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Instance, Need, Placement, Problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Gpu, Host, Instance, Need, Placement, Problem, Resources
 
 DIGEST = "a" * 64
 
@@ -69,6 +69,19 @@ def wired(gpus: t.Sequence[Gpu], *sets: t.Sequence[int]) -> list[Gpu]:
 def host(*gpus: Gpu, name: str = "h1", **more: t.Any) -> Host:
     """A production host without limits but its GPUs."""
     return Host(**{"name": name, "environment": "production", "gpus": gpus, **more})
+
+
+def mixed_hosts(count: int, gpus: int, cpus: float) -> list[Host]:
+    """Hosts h0, h1 and so on of every mode, with little CPU; of the GPUs the first and each third after it is an L40S, the others A100."""
+    return [
+        host(
+            *(gpu(number, f"h{each}") if number % 3 else l40s(number, f"h{each}") for number in range(gpus)),
+            name=f"h{each}",
+            modes=("mig", "whole", "shared"),
+            capacity=Resources(cpus, 256 * 1024, None, None),
+        )
+        for each in range(count)
+    ]
 
 
 def need(service: str = "ocr", isolation: str = "slice", memory_mib: int = 8192, **more: t.Any) -> Need:

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_p
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota, Resources, Rules, Workspace
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver import exact
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
-from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, gpu, host, l40s, need, place, problem
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, gpu, host, mixed_hosts, need, place, problem
 
 GIB = 1024
 
@@ -77,15 +77,7 @@ def without(monkeypatch: pytest.MonkeyPatch, given: Problem) -> tuple[int, ...]:
 def crowd(seed: int, more: int) -> Problem:
     """Services of several replicas, a few more than hosts with few CPUs can serve."""
     chance = random.Random(seed)
-    there = [
-        host(
-            *(gpu(number, f"h{each}") if number else l40s(number, f"h{each}") for number in range(3)),
-            name=f"h{each}",
-            modes=("mig", "whole", "shared"),
-            capacity=Resources(24, 256 * GIB, None, None),
-        )
-        for each in range(6)
-    ]
+    there = mixed_hosts(6, 3, 24)
     needs = []
     for number in range(12 + more):
         isolation = chance.choice(["slice", "slice", "slice", "shared", "exclusive"])

@@ -35,7 +35,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.alike import c
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.handing_out import stand
 from ansible_collections.gpuops.fleet.tests.bench.planner import small_fleet
 from ansible_collections.gpuops.fleet.tests.unit import planner_checker
-from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100, gpu, host, l40s, need, place, problem
+from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, A100, gpu, host, l40s, mixed_hosts, need, place, problem
 
 GIB = 1024
 
@@ -49,15 +49,7 @@ def many_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 def crowd(seed: int, hosts: int = 2, services: int = 24, **more: t.Any) -> Problem:
     """More services than a few mixed hosts can serve."""
     chance = random.Random(seed)
-    there = [
-        host(
-            *(gpu(number, f"h{each}") if number % 3 else l40s(number, f"h{each}") for number in range(4)),
-            name=f"h{each}",
-            modes=("mig", "whole", "shared"),
-            capacity=Resources(32, 256 * GIB, None, None),
-        )
-        for each in range(hosts)
-    ]
+    there = mixed_hosts(hosts, 4, 32)
     needs = []
     for number in range(services):
         isolation = chance.choice(["slice", "slice", "slice", "shared", "exclusive"])
