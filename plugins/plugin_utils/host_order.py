@@ -25,12 +25,18 @@ def waves(
     ``old`` and ``new``: host -> names of the replicas that it has before and after. Hosts of both are in the answer. ``priorities``: of
     services; in a circle the host goes first for which the lowest stop.
     """
-    hosts = sorted({*old, *new})
     goes_to = {name: host for host in sorted(new) for name in new[host]}
-    going = [(host, name) for host in sorted(old) for name in sorted(old[host]) if goes_to.get(name, host) != host]
-    going.sort(key=lambda each: -(priorities or {}).get(each[1].rpartition("-")[0], 0))
-    wanted = [(host, goes_to[name]) for host, name in going]
-    return turns_of(waits(hosts, wanted))
+    moves = [(name, host, goes_to.get(name, host)) for host in sorted(old) for name in old[host]]
+    return turns_of(waits(sorted({*old, *new}), move_waits(moves, priorities or {})))
+
+
+def move_waits(moves: Iterable[tuple[str, str, str]], priorities: Mapping[str, int]) -> list[tuple[str, str]]:
+    """What moves ask of :func:`waits`, the highest priority first: a circle is opened where the lowest stops, by name among equals.
+
+    ``moves``: (name of a replica, host that it leaves, host that it goes to). ``priorities``: of services.
+    """
+    away = sorted((-priorities.get(name.rpartition("-")[0], 0), left, name, there) for name, left, there in moves if left != there)
+    return [(left, there) for _priority, left, _name, there in away]
 
 
 def turns_of(before: Mapping[str, set[str]]) -> dict[str, int]:

@@ -34,6 +34,7 @@ class Service:
     lease_hours: float = 0.0
     settings: Data = field(default_factory=dict)
     adopted: bool = False
+    priority: int = 0
 
 
 def service_of(manifest: Manifest) -> Service:
@@ -49,6 +50,7 @@ def service_of(manifest: Manifest) -> Service:
         lease_hours=0.0 if model.lease is None else model.lease.days * 24,
         settings={key: data[key] for key in SETTINGS},
         adopted=model.lifecycle == "adopted",
+        priority=model.priority,
     )
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 import itertools
 import math
 import typing as t
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import yaml
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import gateway
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_order import turns_of, waits
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_order import move_waits, turns_of, waits
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import read_yaml
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import Changes, Replica, Service, Work
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.pipeline import Changes, Service, Work
 
 Data = Mapping[str, t.Any]
 
@@ -90,7 +90,7 @@ def _jobs(changes: Changes, plans: Mapping[str, Data], settings: Settings) -> di
         why = sorted({f"{work.host}: {work.why}" for work in changes.work if work.service == name})
         jobs[gate] = {"extends": ".fleet-approve", "stage": "approve", "variables": {"FLEET_SERVICE": name, "FLEET_WHY": "; ".join(why)}}
     steps = steps_of(changes.work)
-    before = needs_of(steps, changes.replicas)
+    before = needs_of(steps, changes)
     first = {step.host: step.job for step in steps}
     # Requests go to the new place of a replica before it leaves the old one.
     leaving = {step.host for step in steps if settings.gateways and step.leaves and before[step.host]}
@@ -170,14 +170,14 @@ def steps_of(work: Collection[Work]) -> list[Step]:
     return sorted(steps, key=lambda step: (not step.leaves, step.host))
 
 
-def needs_of(steps: Collection[Step], replicas: Iterable[Replica] = ()) -> dict[str, set[str]]:
-    """Host -> the hosts that come before it. ``replicas``: what becomes of each.
+def needs_of(steps: Collection[Step], changes: Changes) -> dict[str, set[str]]:
+    """Host -> the hosts that come before it.
 
     1. A host that a replica leaves for another one waits until it is there; so does one that a service leaves altogether.
     2. A service goes from host to host, one at a time: a version that fails stops at the first.
 
-    What would close a circle (services change places between hosts) is left out. On one host the play itself stops who leaves a slice
-    before anybody comes to it.
+    What would close a circle (services change places between hosts) is left out, as the plan's outages say it: the lowest priority stops.
+    On one host the play itself stops who leaves a slice before anybody comes to it.
     """
     hosts = sorted(step.host for step in steps)
     coming: dict[str, list[str]] = {}
@@ -185,8 +185,9 @@ def needs_of(steps: Collection[Step], replicas: Iterable[Replica] = ()) -> dict[
         for work in step.works:
             if work.kind == "deploy":
                 coming.setdefault(work.service, []).append(step.host)
-    moves = [(each.before[0], each.after[0]) for each in replicas if each.before and each.after and each.before[0] != each.after[0]]
-    wanted = [(later, earlier) for later, earlier in moves if later in hosts and earlier in hosts]
+    moves = [(each.name, each.before[0], each.after[0]) for each in changes.replicas if each.before and each.after]
+    priorities = {name: service.priority for name, service in changes.services.items()}
+    wanted = [pair for pair in move_waits(moves, priorities) if {*pair} <= {*hosts}]
     for step in sorted(steps, key=lambda step: step.host):
         wanted += [(step.host, host) for work in step.works if work.kind == "remove" for host in coming.get(work.service, ())]
     turns = turns_of(waits(hosts, wanted))
