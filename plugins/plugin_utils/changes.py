@@ -17,7 +17,7 @@ from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_for_all import by_hosts, by_quotas
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_proved import MOST_MOVES, Proved
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes_proved import MOST_MOVES, Proved, Trial
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.explain import refused_by_quota
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import AMOUNTS, enough, without_limit
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_blockers import bring_back
@@ -69,6 +69,8 @@ CHEAPER: t.Final = 2
 FEW_WAYS: t.Final = 4
 #: At most so many GPUs are added to find out how many it takes.
 MOST_GPUS: t.Final = 64
+#: Of so many raises of a quota, each is tried in turn.
+IN_TURN: t.Final = 6
 
 
 @without_sweeps
@@ -194,9 +196,9 @@ class Search(Proved):
         if need.service in self.models:
             options = [(word, one) for word, option in options for one in self.models[need.service](option)]
         by_quota = (known.room or self.now.preemption) and self.books.limits(need) and not self.many
-        options = _cheapest_first([*options, *self._quota(need, 1)]) if by_quota else options
         if not self.many and (back := self.books.taking_back(need)) is not None:
-            options = _cheapest_first([*options, ("quota", back)])
+            options = [*options, ("quota", back)]
+        others, options = options, _cheapest_first([*options, *(self._quota(need, 1) if by_quota else ())])
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options
         first = self._first(need, tried, rest[:1])
         known.found, known.kind = True, first.kind
@@ -214,8 +216,9 @@ class Search(Proved):
             rest = [number for number in rest if number not in first.served | also]
             # What is done in one place may serve no more than one: the others are asked about what is done in several.
             many = len(replicas) - len(rest) + 1
-            if rest and by_quota and many <= ONE_MORE:
-                options = _cheapest_first(dict.fromkeys([*options, *self._quota(need, many)]))
+            if rest and by_quota:
+                lacking = many if many <= ONE_MORE else self.missing[need.service]
+                options = _cheapest_first([*others, *self._quota(need, lacking)])
             first = self._first(need, options, rest[:1]) if rest and not self.many else _First()
         if rest:
             added, more = self._hosts(need, rest, known) if not self.many else (None, set())
@@ -327,28 +330,23 @@ class Search(Proved):
         return "group" if need.rules.all_or_nothing else "port"
 
     def _quota(self, need: Need, many: int) -> Iterator[tuple[str, Option]]:
-        """A loan, or the quota that it takes; where preemption is allowed, the service may take somebody's place with it.
-
-        The quota for so many replicas, for all that wait, and for whoever of the team comes before them besides.
-        """
-        asked = [{need.service: each} for each in sorted({many, self.missing[need.service]})]
-        asked += [{need.service: many, **before} for before in self._ahead(need)]
-        further = (self.books.further(need.team, each) for each in asked)
-        options = dict.fromkeys((self.books.borrowing(need), *further, self.raised(need, True)))
-        for option in options:
+        """A loan, or the quota that so many replicas lack; where preemption is allowed, the service may take somebody's place with it."""
+        lower = (place.name for place in self.now.previous if self.scene.needs[place.service].priority < need.priority)
+        lost = tuple(sorted(lower)) if self.now.preemption else ()
+        for option in (self.books.borrowing(need), self._raise(need, many)):
             if option is not None and self.now.preemption:
-                lower = (place.name for place in self.now.previous if self.scene.needs[place.service].priority < need.priority)
-                option = option._replace(text=f"{option.text}{LOSERS}", lost=tuple(sorted(lower)))
+                each, *more = (one._replace(text=f"{one.text}{LOSERS}", lost=lost, more=()) for one in (option, *option.more))
+                option = each._replace(more=tuple(more))
             if option is not None:
                 yield "quota", option
 
-    def _ahead(self, need: Need) -> list[dict[str, int]]:
-        """Of its team, who waits and comes before it where all are equal, and all who may: how many of each service."""
-        known = {name: self.scene.needs[name] for name in self._before(need) if name != need.service}
-        own = {name: each for name, each in known.items() if each.team == need.team}
-        mine = (-need.priority, -need.memory_mib * need.count, need.service)
-        sooner = {name for name, each in own.items() if (-each.priority, -each.memory_mib * each.count, name) < mine}
-        return [{name: self.missing[name] for name in sorted(names)} for names in (sooner, own.keys()) if names]
+    def _raise(self, need: Need, many: int) -> Option | None:
+        """The quota that so many replicas lack; and more of it, up to what all lack who may come before them."""
+        before = self._before(need) - self.aside - {need.service}
+        others = [self.scene.needs[service] for service in sorted(before) for _each in range(self.missing[service])]
+        several = self.missing[need.service] if need.rules.all_or_nothing else many
+        steps = self.books.steps(need, several, others, self.raised(need, True))
+        return steps[0]._replace(more=tuple(steps[1:])) if steps else None
 
     def _with_quota(self, need: Need, options: Sequence[tuple[str, Option]]) -> Iterator[tuple[str, Option]]:
         """The cheapest options, each with the quota that it takes besides."""
@@ -391,6 +389,8 @@ class Search(Proved):
                 if change is not None:
                     option = larger
                     break
+            if change is None and option.more:
+                option, (change, now, losers) = self._more(need, option.more, targets)
             if change is None or not served <= now:
                 continue
             if option.mild is not None and (self.now.moves or not losers):
@@ -426,6 +426,22 @@ class Search(Proved):
             if fewer is not None:
                 change, served, ways = fewer, also, rest
         return change, served
+
+    def _more(self, need: Need, larger: Sequence[Option], targets: Sequence[int]) -> tuple[Option, Trial]:
+        """The least of the larger options that serves the targets, and what came of it.
+
+        A few are tried in turn, for more room may serve others instead; many by halves, if the largest one does.
+        """
+        low, high = 0, len(larger) - 1
+        found = self.proved(need, larger[high], targets)
+        while low < high and found[0] is not None and self.may_look_closer:
+            middle = low if high - low <= IN_TURN else (low + high) // 2
+            trial = self.proved(need, larger[middle], targets)
+            if trial[0] is None:
+                low = middle + 1
+            else:
+                found, high = trial, middle
+        return larger[high], found
 
     def _enough(self, need: Need, option: Option, targets: Sequence[int]) -> Iterator[Option]:
         """An option that gives a host more, with as much as those take who come before the target; then as all who may come before it."""

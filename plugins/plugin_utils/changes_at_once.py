@@ -27,13 +27,18 @@ class AtOnce(Trials):
     no other."""
 
     def __init__(self, problem: Problem, solution: Solution, leases: Mapping[str, str], budget: int) -> None:
-        """A quarter of the budget is for plans of all who wait; nothing of it where these are many."""
+        """Half of the budget is for plans of all who wait; nothing of it where these are many."""
         super().__init__(problem, solution, leases, budget)
         self.later: dict[Key, Change] = {}
         self._given = problem
-        self._left_at_once = 0 if self.many else budget // 4
+        self._left_at_once = 0 if self.many else budget // 2
         # By change.
         self._known_early: dict[tuple[t.Any, ...], _Early] = {}
+
+    @property
+    def may_look_closer(self) -> bool:
+        """May less than what holds be looked for? Half of the work for that is left for who is still to be told anything."""
+        return self._given.previous == self.now.previous or self._left_at_once > self.budget // 4
 
     def holds(self, change: Change, wanted: Set[Key]) -> bool:
         """Does a change that serves these once this plan is carried out serve them as well where it is made at once, and nobody but who is

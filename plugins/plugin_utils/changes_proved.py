@@ -20,6 +20,8 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import same_pla
 
 #: The most that ``fleet_moves`` may be.
 MOST_MOVES: t.Final = 8
+# The change, if it serves whom it is for; everybody of the service whom it serves; who loses a place by it.
+Trial = tuple[Change | None, set[int], list[str]]
 
 
 class Proved(AtOnce):
@@ -33,7 +35,7 @@ class Proved(AtOnce):
         # By change, environment and priority: who has a place after it, who serves no more, and who had to leave another place.
         self.held: dict[tuple[t.Any, ...], tuple[set[Key], list[str], list[str]]] = {}
 
-    def proved(self, need: Need, option: Option, targets: Sequence[int]) -> tuple[Change | None, set[int], list[str]]:
+    def proved(self, need: Need, option: Option, targets: Sequence[int]) -> Trial:
         """As :meth:`tried`, if it holds in the whole fleet; and who loses a place by it there."""
         meant = option.lost
         if LOSERS in option.text and not self.many:
@@ -44,7 +46,9 @@ class Proved(AtOnce):
         change, now = self.tried(need, option, targets)
         lost: tuple[list[str], list[str]] | None = ([], [])
         if change is not None and not self.is_own(need, option):
-            lost = self._losers(need, change, now)
+            lost = self._losers(need, change, targets)
+            # Of the others whom it serves here those count who are served in any case.
+            now = self._served_anyway(need, change, now) if lost is not None else now
         # More than were meant give way to others who wait.
         if change is None or lost is None or (need.replicas == 1 and not set(lost[0]) <= {*meant} and len(lost[0]) > len(meant)):
             return None, set(), []
@@ -56,7 +60,7 @@ class Proved(AtOnce):
 
         None where it does not serve them there, takes a place of somebody whom it may not, or no work is left to find out.
         """
-        asked = (*change.name, need.environment, need.priority)
+        asked = self._asked(need, change)
         if asked not in self.held:
             # Where preemption is allowed, those who come after this one may take places, too.
             problem = edited(self.now, change.edits)
@@ -75,6 +79,16 @@ class Proved(AtOnce):
         if not (set(lost) <= set(change.lost) and wanted <= now):
             return None
         return (lost, pushed) if self.holds(change.said(lost, pushed), wanted) else None
+
+    def _served_anyway(self, need: Need, change: Change, served: Iterable[int]) -> set[int]:
+        """Those of the service whom a change that :meth:`_losers` looked at serves in the whole fleet, and where it is made at once."""
+        there, lost, pushed = self.held[self._asked(need, change)]
+        keys = ((need.service, number) for number in served)
+        return {number for _service, number in self.holding(change.said(lost, pushed), (key for key in keys if key in there))}
+
+    @staticmethod
+    def _asked(need: Need, change: Change) -> tuple[t.Any, ...]:
+        return (*change.name, need.environment, need.priority)
 
     def also(self, need: Need, change: Change, rest: Sequence[int]) -> set[int]:
         """Whom a change of the service's own manifest serves on other hosts than the one that it was tried on."""

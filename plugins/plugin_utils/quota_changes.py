@@ -24,6 +24,8 @@ SPACES: t.Final = ""
 # A team, and what counts against its quota.
 _Count = tuple[str, Charge]
 _GIB: t.Final = 1024
+#: So many raises of a quota are made of what each of those who wait would count, in all ways; with more, one more for each of them.
+MOST_STEPS: t.Final = 48
 
 
 class TeamBooks:
@@ -62,21 +64,24 @@ class TeamBooks:
         asked = (self._charge(place) for place in new if place.service == need.service)
         lent = any(debit is not None and debit.lent for debit in (books.refusal(need.team, charge) for charge in asked))
         teams = [need.team, *(self.borrowers(need) if lent else ())]
-        edits, grown = self.grown(teams, new)
-        # Between two of them the smaller is cheaper, and that is never this one.
-        return _option(edits, grown, teams, COSTS["quota"] + 1)
+        return _option(*self._raised(teams, self._counts(new), whole=False, loans=not lent), teams)
 
-    def further(self, team: str, asked: Mapping[str, int]) -> Option | None:
-        """The team's quota, and its workspace's, further by what so many more replicas of its services count at least; what is on loan
-        stays on loan."""
-        counts: list[_Count] = []
-        for service, many in asked.items():
-            least = next((charge for charge in self._scene.fleet.charges(self._scene.needs[service]) if charge), None)
-            counts += [(team, least)] * many if least is not None else []
-        if not counts:
-            return None
-        edits, grown = self._raised([team], counts, whole=False, loans=True)
-        return _option(edits, grown, [team], COSTS["quota"] + 1 - 1 / len(counts))
+    def steps(self, need: Need, many: int, before: Iterable[Need], most: Option | None) -> list[Option]:
+        """The team's quota, and its workspace's, further by what so many more replicas count, and by what some of those count who may come
+        before them: the least raise first.
+
+        ``before``: one for each replica that may come before. ``most``: a raise that is enough, the last one then.
+        """
+        sums = {((need.team, charge),) * many for charge in self._scene.fleet.charges(need) if charge}
+        for other in before if sums else ():
+            counts = [(other.team, charge) for charge in self._scene.fleet.charges(other) if charge]
+            wider = sums.union(tuple(sorted((*found, count))) for found in sums for count in counts)
+            sums = wider if len(wider) <= MOST_STEPS else sums | {tuple(sorted((*max(sums, key=_much_of), count))) for count in counts}
+        raises = (self._raised([need.team], found, whole=False, loans=True) for found in sorted(sums, key=_much_of))
+        options = [option for edits, grown in raises if (option := _option(edits, grown, [need.team])) is not None]
+        if most is not None:
+            options = [*(option for option in options if _size(option) < _size(most)), most]
+        return sorted({option.edits: option for option in options}.values(), key=_size)
 
     def borrowers(self, need: Need) -> list[str]:
         """Teams of the workspace of the service's team that have more than their own limits say."""
@@ -119,16 +124,19 @@ class TeamBooks:
         ``hosts``: that come. Memory is raised by whole GiB then: so many come to them that nobody asks for a MiB.
         """
         self._more = Fleet(Problem(hosts, ())).hosts if hosts else {}
-        return self._raised(teams, [(self._team(place), self._charge(place)) for place in new], bool(hosts), loans=False)
+        return self._raised(teams, self._counts(new), bool(hosts), loans=False)
+
+    def _counts(self, new: Iterable[Placement]) -> list[_Count]:
+        return [(self._team(place), self._charge(place)) for place in new]
 
     def _raised(self, teams: Collection[str], new: Sequence[_Count], whole: bool, loans: bool) -> tuple[list[Edit], Grown]:
-        """``whole``: memory by whole GiB; ``loans``: what a team has beyond its limits stays a loan."""
+        """``whole``: memory by whole GiB; ``loans``: a team that borrows has what others lend beside its own, as before."""
         edits: list[Edit] = []
         words: dict[str, tuple[str, ...]] = {}
         quotas = []
         for quota in self._problem.quotas:
             limits = (
-                tuple(self._grown(limit, {quota.team}, new, whole, loans) for limit in quota.limits)
+                tuple(self._grown(limit, {quota.team}, new, whole, self._lent(quota, limit, new) if loans else 0) for limit in quota.limits)
                 if quota.team in teams
                 else quota.limits
             )
@@ -143,7 +151,7 @@ class TeamBooks:
                 teams_of = self._teams_of(space.name)
                 # What its teams may have each must not be more than it has.
                 own = [limit for quota in quotas if quota.workspace == space.name for limit in quota.limits]
-                grown = (self._grown(limit, teams_of, new, whole, loans) for limit in limits)
+                grown = (self._grown(limit, teams_of, new, whole) for limit in limits)
                 limits = tuple(replace(each, most=max(each.most, _most_of(own, each))) for each in grown)
             wider.append(replace(space, limits=limits))
             if raises := _raises(f"workspace {space.name}", limits, space.limits):
@@ -179,15 +187,30 @@ class TeamBooks:
     def _teams_of(self, space: str) -> set[str]:
         return {each.team for each in self._problem.quotas if each.workspace == space}
 
-    def _grown(self, limit: Limit, teams: set[str], new: Iterable[_Count], whole: bool, loans: bool) -> Limit:
-        """The limit as it has to be for these counts to come to what the teams have; ``whole``: of memory, in whole GiB more."""
-        key = key_of_limit(limit)
-        used = sum(sum(uses.values()) for uses in self._uses_of(limit, teams))
-        used = min(used, limit.most) if loans else used
-        used += sum(counted(charge, key) for team, charge in new if team in teams)
+    def _grown(self, limit: Limit, teams: set[str], new: Sequence[_Count], whole: bool, lent: int = 0) -> Limit:
+        """The limit as it has to be for these counts to come to what the teams have.
+
+        ``whole``: of memory, in whole GiB more; ``lent``: what others lend them beside it.
+        """
+        used = self._used(limit, teams, new) - lent
         if whole and limit.counted == "memory":
             used += (limit.most - used) % _GIB
         return replace(limit, most=max(limit.most, used))
+
+    def _lent(self, quota: Quota, limit: Limit, new: Sequence[_Count]) -> int:
+        """How much a team may have beyond its limit once these counts come to what its workspace has: what the others lend and have not
+        used, less what they have borrowed of it themselves."""
+        if not quota.borrow or quota.workspace is None:
+            return 0
+        others = [other for other in self._quotas.values() if other.workspace == quota.workspace and other.team != quota.team]
+        limits = ((other, each) for other in others for each in other.limits if key_of_limit(each) == key_of_limit(limit))
+        left = ((other.lend, each.most - self._used(each, {other.team}, new)) for other, each in limits)
+        return max(0, sum(much for lends, much in left if lends or much < 0))
+
+    def _used(self, limit: Limit, teams: set[str], new: Iterable[_Count]) -> int:
+        """What the teams have of what a limit counts, with these counts."""
+        there = sum(sum(uses.values()) for uses in self._uses_of(limit, teams))
+        return there + sum(counted(charge, key_of_limit(limit)) for team, charge in new if team in teams)
 
     def _uses_of(self, limit: Limit, teams: Iterable[str]) -> Iterator[Mapping[str, int]]:
         """By host, what each of the teams has there now of what a limit counts."""
@@ -215,9 +238,19 @@ class TeamBooks:
         return self._charges[place]
 
 
-def _option(edits: Sequence[Edit], grown: Grown, teams: Iterable[str], cost: float) -> Option | None:
+def _option(edits: Sequence[Edit], grown: Grown, teams: Iterable[str]) -> Option | None:
     words = [word for team in teams for word in grown.get(team, ())]
-    return Option("quota", cost, raise_words(words, grown.get(SPACES, ())), tuple(edits)) if grown else None
+    return Option("quota", COSTS["quota"], raise_words(words, grown.get(SPACES, ())), tuple(edits)) if grown else None
+
+
+def _much_of(new: Iterable[_Count]) -> int:
+    """How much these counts come to, of whatever is counted."""
+    return sum(much for _team, charge in new for _board, _kind, much in charge)
+
+
+def _size(option: Option) -> int:
+    """What all limits come to after a raise: more than after a smaller one."""
+    return sum(limit.most for edit in option.edits for each in edit.value for limit in each.limits)
 
 
 def raise_words(teams: Sequence[str], spaces: Sequence[str], others: Sequence[str] = ()) -> str:

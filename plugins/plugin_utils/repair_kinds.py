@@ -134,6 +134,7 @@ class Option(t.NamedTuple):
     ``lost``: replicas that give their place away for it, by name; ``host``: where the place would be, '' for anywhere; ``mild``: the same
     without those of its parts by which somebody loses a place, where there are others. ``parts``: what it is made of, one for each thing
     that is in the way (a word of :data:`CAUSES`). ``ways``: where one thing is done in several places, each of these.
+    ``more``: larger ones of the same, the least first, for where this is not enough.
     """
 
     kind: str
@@ -145,6 +146,7 @@ class Option(t.NamedTuple):
     mild: Option | None = None
     parts: Parts = ()
     ways: tuple[Option, ...] = ()
+    more: tuple[Option, ...] = ()
 
 
 #: (What is in the way, what takes it away).

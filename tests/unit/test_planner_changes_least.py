@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import typing as t
+from dataclasses import replace
 
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propose
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota, Resources, Rules, Workspace
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Limit, Problem, Quota, Resources, Rules, Workspace, carried_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import A30, gpu, host, l40s, need, place
 
@@ -61,6 +62,25 @@ def test_of_many_replicas_the_further_ones_are_told_what_all_lack() -> None:
         "15000 MiB",
         *["35000 MiB"] * 4,
     ]
+
+
+def test_what_others_lend_is_not_asked_for_too_and_what_is_told_is_enough_at_once_and_afterwards() -> None:
+    hosts = [host(gpu(0, name, mig=True), gpu(1, name, mig=True), name=name) for name in ("h1", "h2")]
+    needs = [need(name, "slice", 9216, team="aa", replicas=many) for name, many in (("x", 4), ("y", 2), ("z", 2), ("v", 1))]
+    quotas = (Quota("aa", (Limit("memory", 20480),), "ww", borrow=True), Quota("bb", (Limit("memory", 40960),), "ww", lend=True))
+    asked = Problem(tuple(hosts), tuple(needs), quotas=quotas, workspaces=(Workspace("ww", (Limit("memory", 409600),)),))
+    # Three slices of 9856 MiB lack, of which bb still lends 2304 MiB.
+    lacking = {("x", 3): 2 * 9856 - 2304, ("x", 4): 3 * 9856 - 2304, ("z", 2): 3 * 9856 - 2304}
+    words = {17408: "17 GiB", 27264: "27264 MiB"}
+    solution = make_plan(asked)
+    assert {(each.service, each.replica): [change.sentence for change in each.changes] for each in propose(asked, solution)} == {
+        key: [f"raise the quota of aa by {words[much]} (fleet_quotas)"] for key, much in lacking.items()
+    }
+    for key, much in lacking.items():
+        for more, enough in ((much, True), (much - 1, False)):
+            raised = (replace(quotas[0], limits=(Limit("memory", 20480 + more),)), quotas[1])
+            plans = [make_plan(replace(each, quotas=raised)) for each in (asked, carried_out(asked, solution))]
+            assert all(key not in {(each.service, each.replica) for each in plan.unplaced} for plan in plans) is enough
 
 
 def test_a_port_that_only_a_rollout_lacks_is_room_that_is_not_kept() -> None:
