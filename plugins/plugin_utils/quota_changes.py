@@ -76,8 +76,8 @@ class TeamBooks:
         for other in before if sums else ():
             counts = [(other.team, charge) for charge in self._scene.fleet.charges(other) if charge]
             wider = sums.union(tuple(sorted((*found, count))) for found in sums for count in counts)
-            sums = wider if len(wider) <= MOST_STEPS else sums | {tuple(sorted((*max(sums, key=_much_of), count))) for count in counts}
-        raises = (self._raised([need.team], found, whole=False, loans=True) for found in sorted(sums, key=_much_of))
+            sums = wider if len(wider) <= MOST_STEPS else sums | {tuple(sorted((*max(sums, key=_rank), count))) for count in counts}
+        raises = (self._raised([need.team], found, whole=False, loans=True) for found in sorted(sums, key=_rank))
         options = [option for edits, grown in raises if (option := _option(edits, grown, [need.team])) is not None]
         if most is not None:
             options = [*(option for option in options if _size(option) < _size(most)), most]
@@ -243,9 +243,9 @@ def _option(edits: Sequence[Edit], grown: Grown, teams: Iterable[str]) -> Option
     return Option("quota", COSTS["quota"], raise_words(words, grown.get(SPACES, ())), tuple(edits)) if grown else None
 
 
-def _much_of(new: Iterable[_Count]) -> int:
-    """How much these counts come to, of whatever is counted."""
-    return sum(much for _team, charge in new for _board, _kind, much in charge)
+def _rank(counts: tuple[_Count, ...]) -> tuple[int, tuple[_Count, ...]]:
+    """How much these counts come to, of whatever is counted; among equals any order that is always the same."""
+    return sum(much for _team, charge in counts for _board, _kind, much in charge), counts
 
 
 def _size(option: Option) -> int:
