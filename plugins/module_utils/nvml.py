@@ -51,6 +51,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import (
     computed_profile_name,
     pci_address,
     profile_name,
+    short_uuid,
 )
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_links import LinkCalls
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_load import LoadCalls
@@ -157,13 +158,21 @@ class Nvml(SettingsCalls, LoadCalls, LinkCalls, VgpuCalls):
         return found
 
     def find(self, name: str | int) -> Handle:
-        """The GPU with this UUID, PCI address (any spelling) or NVML index. NVML_ERROR_NOT_FOUND or INVALID_ARGUMENT when there is none."""
+        """The GPU with this UUID (whole, or as tables show it), PCI address (any spelling) or NVML index.
+
+        NVML_ERROR_NOT_FOUND or INVALID_ARGUMENT when there is none, or when several UUIDs begin so.
+        """
         text = str(name).strip()
         address = pci_address(text)
         if address is not None:
             return self._call("nvmlDeviceGetHandleByPciBusId", address)
         if text.isascii() and text.isdigit() and len(text) < 10:  # a longer number would wrap to another GPU's index
             return self._call("nvmlDeviceGetHandleByIndex", int(text))
+        if short_uuid(text) == text.lower():
+            handles = (each.handle for each in self.devices() if each.error is None)
+            begin = [handle for handle in handles if short_uuid(self.uuid(handle)) == text.lower()]
+            if len(begin) == 1:
+                return begin[0]
         return self._call("nvmlDeviceGetHandleByUUID", text)
 
     # One GPU: identity

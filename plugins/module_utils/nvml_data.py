@@ -65,6 +65,7 @@ Handle = t.Any
 
 _PROFILE_NAME = re.compile(r"\d+g\.\d+gb\S*", re.IGNORECASE)
 _PCI = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
+_SHORT_UUID = re.compile(r"gpu-[0-9a-f]{8}(?=-|$)")
 
 
 class NvmlError(FleetError):
@@ -221,6 +222,12 @@ def pci_address(text: str) -> str | None:
         return None
     domain = int(match.group(1) or "0", 16)
     return f"{domain:04x}:{match.group(2)}:{match.group(3)}.{match.group(4)}"
+
+
+def short_uuid(uuid: str) -> str | None:
+    """What tables show of a GPU's UUID, in lower case: ``gpu-5c1f07aa``. None if it is none."""
+    match = _SHORT_UUID.match(uuid.lower())
+    return match.group() if match else None
 
 
 def mps_client_limit(compute_capability: str | None, share: float = 1.0) -> int:

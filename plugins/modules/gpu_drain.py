@@ -119,7 +119,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils import drains
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.host import kernel_gpus
 from ansible_collections.gpuops.fleet.plugins.module_utils.nvml import Nvml
-from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import NvmlError, pci_address
+from ansible_collections.gpuops.fleet.plugins.module_utils.nvml_data import NvmlError, pci_address, short_uuid
 from ansible_collections.gpuops.fleet.plugins.module_utils.passthrough_papers import remembered
 
 SPEC: dict[str, t.Any] = {
@@ -154,6 +154,9 @@ def uuid_of(
     for uuid in sorted(known):
         if uuid.lower() == wanted.lower():
             return uuid
+    begin = [uuid for uuid in sorted(known) if short_uuid(uuid) == wanted.lower()]
+    if len(begin) == 1:
+        return begin[0]
     address = pci_address(wanted)
     at = None if address is None else listed.get(address)
     if at is not None:

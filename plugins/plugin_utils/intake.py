@@ -282,6 +282,10 @@ def _named(
         if not found:
             have = ", ".join(_both_names(gpu) for gpu in gpus) or "none"
             raise FleetError(f"there is no GPU '{name_of(entry)}'", file=f"host {host}", field=where, hint=f"this host has {have}")
+        if len(found) > 1:
+            wrong = f"'{name_of(entry)}' is the beginning of the UUID of {len(found)} GPUs"
+            both = " or ".join(str(gpus[index].get("pci") or gpus[index].get("index")) for index in found)
+            raise FleetError(wrong, file=f"host {host}", field=where, hint=f"write the address: {both}")
         if found[0] in result:
             wrong = f"GPU '{name_of(entry)}' is named already by {field}[{result[found[0]][0]}]"
             raise FleetError(wrong, file=f"host {host}", field=where, hint="name each GPU once")
@@ -296,10 +300,9 @@ def _both_names(gpu: Facts) -> str:
 
 
 def gpu_names(gpu: Facts) -> set[str]:
-    """UUID, PCI address with and without its domain's leading zeros, and index, in lower case."""
-    pci = str(gpu.get("pci") or "").lower()
-    names = {str(gpu.get("uuid") or "").lower(), pci, pci.partition(":")[2], f"0000{pci}" if pci else "", str(gpu.get("index", ""))}
-    return names - {""}
+    """UUID, whole and as tables show it, PCI address with and without its domain's leading zeros, and index, in lower case."""
+    pci, uuid = str(gpu.get("pci") or "").lower(), str(gpu.get("uuid") or "").lower()
+    return {uuid, uuid[:12], pci, pci.partition(":")[2], f"0000{pci}" if pci else "", str(gpu.get("index", ""))} - {""}
 
 
 def _leaving(facts: Facts, serial: int | None) -> set[str]:

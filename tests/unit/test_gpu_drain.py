@@ -127,8 +127,20 @@ def test_the_drain_of_a_gpu_that_is_gone_is_listed_and_released_by_its_uuid(worl
     world.write(entry(gone))
     assert [(one["gpu"], one["why"]) for one in world.facts()["drains_idle"]] == [(gone, "gone")]
     assert world.done(state="absent", gpu=gone.upper())["changed"] is True
-    # What a table abbreviates is no name: to pass over it in silence would leave the drain there.
+    # To pass over a name that nothing has in silence would leave a drain there.
     assert "there is no GPU 'GPU-0000aaaa'" in world.run(state="absent", gpu="GPU-0000aaaa")["msg"]
+
+
+def test_what_tables_show_of_a_uuid_names_its_gpu_and_no_other(world: World) -> None:
+    gone, other = (f"GPU-0000{word}-0000-4000-8000-00000000beef" for word in ("aaaa", "bbbb"))
+    world.write(entry(gone), entry(other))
+    assert world.run(state="absent", gpu="gpu-0000AAAA")["gpu"] == gone
+    assert [each["gpu"] for each in drains.read(world.state_dir, NOW)] == [other]
+    uuid = world.gpus[1][0]
+    assert world.done(gpu=uuid[:12])["gpu"] == uuid
+    both = "GPU-0000bbbb-1111-4000-8000-00000000beef"
+    world.write(entry(other), entry(both))
+    assert "there is no GPU 'GPU-0000bbbb'" in world.run(state="absent", gpu="GPU-0000bbbb")["msg"]
 
 
 def test_a_lost_gpu_is_drained_by_what_the_kernel_knows_it_as(world: World) -> None:

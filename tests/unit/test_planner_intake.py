@@ -269,6 +269,16 @@ def test_policy_names_a_gpu_by_index_uuid_or_address(name: int | str) -> None:
     assert [each.cordoned for each in found.gpus] == [False, True]
 
 
+def test_policy_names_a_gpu_by_what_tables_show_of_its_uuid() -> None:
+    uuids = [f"GPU-{word}-0000-4000-8000-00000000beef" for word in ("5c1f07aa", "5c1f07ab", "5c1f07ab")]
+    given = facts([gpu_facts(number, uuid=uuid) for number, uuid in enumerate(uuids)])
+    assert [each.cordoned for each in sensed(given, fleet_cordoned_gpus=["gpu-5C1F07AA"]).gpus] == [True, False, False]
+    assert refused(given, fleet_cordoned_gpus=["GPU-5c1f07ab"]) == (
+        "host h1: fleet_cordoned_gpus[0]: 'GPU-5c1f07ab' is the beginning of the UUID of 2 GPUs; "
+        "write the address: 0000:02:00.0 or 0000:03:00.0"
+    )
+
+
 def test_a_gpu_that_is_not_there_is_refused() -> None:
     given = facts([gpu_facts(0), gpu_facts(1)])
     assert refused(given, fleet_cordoned_gpus=[0, 2]) == (
