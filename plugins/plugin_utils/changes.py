@@ -196,9 +196,8 @@ class Search(Proved):
         if need.service in self.models:
             options = [(word, one) for word, option in options for one in self.models[need.service](option)]
         by_quota = (known.room or self.now.preemption) and self.books.limits(need) and not self.many
-        if not self.many and (back := self.books.taking_back(need)) is not None:
-            options = [*options, ("quota", back)]
-        others, options = options, _cheapest_first([*options, *(self._quota(need, 1) if by_quota else ())])
+        others = [*options, *(("quota", back) for back in (() if self.many else self.books.coming_back(need, by_quota)))]
+        options = _cheapest_first([*others, *(self._quota(need, 1) if by_quota else ())])
         tried = [each for each in options if each[1].kind == known.kind] if known.found else options
         first = self._first(need, tried, rest[:1])
         known.found, known.kind = True, first.kind

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import key_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.host_amounts import more_compute, more_sharers
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.leavers import going_of, stops, toll, when_leases_end
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.packing import Cutter, named_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, MOST_SHARED_COMPUTE, MOST_SHARERS, Need
@@ -398,27 +399,13 @@ class Look:
         needs = {owner.service: owner for owner in found if owner is not None and not owner.adopted and owner.service != self.need.service}
         if not owners or len([owner for owner in found if owner is not None and owner.service in needs]) < len(owners):
             return
-        going = [_Going(service, owners, self.scene.names_of[service]) for service in sorted(needs)]
+        going = going_of(self.scene, owners)
         every = tuple([name for each in going for name in each.names])
         gone = tuple([name for each in going for name in each.gone])
-        stop = tuple(Edit("service", each.service, "replicas", each.left) for each in going)
         highest = max(owner.priority for owner in needs.values())
-        much = _toll(every, highest)
-        ends = [self.scene.leases[name] for name in owners if name in self.scene.leases]
-        if len(ends) == len(owners):
-            lasting = [name for name in owners if self.scene.leases[name]] or owners
-            one = len(lasting) == 1
-            whose, do = f"the lease{'' if one else 's'} of {and_words(lasting)}", _then(going)
-            too = [name for name in gone if name not in owners]
-            also = f", which stops {and_words(too)} too" if too else ""
-            if max(ends):
-                text = f"wait for {self.where} until {whose} end{'s' if one else ''} on {max(ends)}, and {do} then{also}"
-            else:
-                text = f"{whose} {'is' if one else 'are'} over, and {self.where} is still kept for {'it' if one else 'them'}: {do}{also}"
-            # Who ends first is asked first.
-            last = sorted(set(self.scene.leases.values()))
-            more = last.index(max(ends)) / len(last) / 2 + len(too) / 20
-            yield option_of("lease", text, *stop, more=more, lost=gone)
+        much = toll(every, highest)
+        if all(name in self.scene.leases for name in owners):
+            yield when_leases_end(self.scene, owners, f" for {self.where}", f"{self.where} is still kept for")
         allow = () if self.scene.problem.preemption else (Edit("fleet", "", "preemption", True),)
         if allow and highest < self.need.priority:
             text = f"allow fleet_preemption{LOSERS}"
@@ -430,7 +417,7 @@ class Look:
                 yield option_of("priority", text, Edit("service", self.need.service, "priority", highest), more=height(highest))
             yield above(self.need, highest, allow, every)
         text = f"{self.where} has room for it without {' and '.join(each.words for each in going)}: stop or move what is there"
-        yield option_of("stop", text, *stop, more=_toll(gone, highest), lost=gone)
+        yield option_of("stop", text, *stops(going), more=toll(gone, highest), lost=gone)
 
 
 def _nearest(cutter: Cutter, name: str) -> str:
@@ -440,27 +427,6 @@ def _nearest(cutter: Cutter, name: str) -> str:
     slices, memory = named_size(name)
     enough = (each.name for each in plain if slices and each.slices >= slices and named_size(each.name)[1] >= memory)
     return next(enough, plain[-1].name)
-
-
-class _Going:
-    """A service of which some replicas are to go: those of the highest numbers go first, so that as many are left as are below these."""
-
-    def __init__(self, service: str, asked: Iterable[str], names: tuple[str, ...]) -> None:
-        self.service = service
-        self.names = self.gone = names
-        self.left = 0
-        if len(names) > 1:
-            self.left = min(_number(name) for name in asked if name in names) - 1
-            self.gone = tuple(name for name in names if _number(name) > self.left)
-
-    @property
-    def words(self) -> str:
-        return f"{and_words(self.gone)} ('replicas: {self.left}')" if self.left else self.service
-
-
-def _toll(names: Sequence[str], highest: int) -> float:
-    """How much it is that these lose their places, 0 to 1: first how many they are, then how high the highest of them is."""
-    return (len(names) - 1 + highest / 101) / 20
 
 
 def height(priority: int, names: Sequence[str] = ()) -> float:
@@ -473,17 +439,6 @@ def above(need: Need, highest: int, allow: Sequence[Edit], names: Sequence[str] 
     text = f"raise its priority to {highest + 1}{' and allow fleet_preemption' if allow else ''}{LOSERS}"
     edit = Edit("service", need.service, "priority", highest + 1)
     return option_of("priority", text, edit, *allow, more=height(highest + 1, names), lost=names)
-
-
-def _number(name: str) -> int:
-    return int(name.rpartition("-")[2])
-
-
-def _then(going: Sequence[_Going]) -> str:
-    """What has to be written for these to go."""
-    none = [each.service for each in going if not each.left]
-    words = [f"remove the manifest{'s' if len(none) > 1 else ''} of {' and '.join(none)}"] if none else []
-    return " and ".join([*words, *(f"write 'replicas: {each.left}' for {each.service}" for each in going if each.left)])
 
 
 def _without(names: Sequence[str]) -> str:

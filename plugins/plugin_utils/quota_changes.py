@@ -9,6 +9,7 @@ import typing as t
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.leavers import when_leases_end
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Limit, Need, Placement, Problem, Quota
@@ -26,6 +27,8 @@ _Count = tuple[str, Charge]
 _GIB: t.Final = 1024
 #: So many raises of a quota are made of what each of those who wait would count, in all ways; with more, one more for each of them.
 MOST_STEPS: t.Final = 48
+#: Of so many leases that end first each is waited for alone, before several are.
+FEW_LEASES: t.Final = 4
 
 
 class TeamBooks:
@@ -100,7 +103,12 @@ class TeamBooks:
         text = f"let {need.team} borrow what other teams of workspace {quota.workspace} lend ('borrow: true' in fleet_quotas)"
         return Option("borrow", COSTS["borrow"], text, (Edit("fleet", "", "quotas", quotas),))
 
-    def taking_back(self, need: Need) -> Option | None:
+    def coming_back(self, need: Need, room: bool) -> Iterator[Option]:
+        """What others use of its team's quota comes back: what they have borrowed and, where a place has ``room``, what leases hold."""
+        found = (self._taking_back(need), self._ending(need) if room else None)
+        yield from (option for option in found if option is not None)
+
+    def _taking_back(self, need: Need) -> Option | None:
         """The priority at which what its team has lent comes back to it: the lowest above its own of those whose teams have borrowed."""
         if (need.team, need.priority) not in self._back:
             self._back[(need.team, need.priority)] = self._lowest_above(need)
@@ -117,6 +125,17 @@ class TeamBooks:
         there = {place.name: self._scene.needs[place.service].priority for place in self._problem.previous if self._team(place) in teams}
         priority = min((each for each in there.values() if each > need.priority), default=need.priority)
         return priority, tuple(sorted(name for name, each in there.items() if need.priority < priority >= each))
+
+    def _ending(self, need: Need) -> Option | None:
+        """A replica of its team, or of one that has borrowed from it, goes when its lease ends; then another one, or the first several."""
+        leases, teams = self._scene.leases, {need.team, *self.borrowers(need)}
+        there = (place for place in self._problem.previous if place.name in leases and place.service != need.service)
+        found = [place.name for place in there if self._team(place) in teams and not self._scene.needs[place.service].adopted]
+        found.sort(key=lambda name: (leases[name], self._scene.priority(name), name))
+        several = [*((name,) for name in found[:FEW_LEASES]), *(found[:many] for many in range(2, min(len(found), MOST_STEPS) + 1))]
+        options = [when_leases_end(self._scene, names, "", "quotas still count") for names in several]
+        more = tuple({option.edits: option for option in options[1:]}.values())
+        return options[0]._replace(more=more) if options else None
 
     def grown(self, teams: Collection[str], new: Sequence[Placement], hosts: tuple[Host, ...] = ()) -> tuple[list[Edit], Grown]:
         """The quotas of these teams, and of their workspaces, as they have to be for these new places.

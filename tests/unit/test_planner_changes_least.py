@@ -83,6 +83,28 @@ def test_what_others_lend_is_not_asked_for_too_and_what_is_told_is_enough_at_onc
             assert all(key not in {(each.service, each.replica) for each in plan.unplaced} for plan in plans) is enough
 
 
+def test_who_lacks_a_quota_may_wait_for_the_leases_of_its_team() -> None:
+    hosts = (host(l40s(0), l40s(1), modes=("shared",), shared_max=8, shared_compute=4),)
+
+    def told(leases: dict[str, str], memory_mib: int = 2048) -> list[str]:
+        needs = [need(name, "shared", size, team="claims") for name, size in (("kay", 2048), ("lin", 2048), ("new", memory_mib))]
+        there = [place(name, "0", mode="shared") for name in ("kay", "lin")]
+        asked = Problem(hosts, tuple(needs), tuple(there), quotas=(Quota("claims", (Limit("memory", 4096),)),))
+        ((service, sentences),) = [
+            (each.service, [one.sentence for one in each.changes]) for each in propose(asked, make_plan(asked), leases)
+        ]
+        assert service == "new"
+        return sentences
+
+    more = "raise the quota of claims by {} GiB (fleet_quotas)"
+    both = {"kay-1": "2026-12-05", "lin-1": "2026-12-04"}
+    assert told({}) == [more.format(2)]
+    assert told(both) == ["wait until the lease of lin-1 ends on 2026-12-04, and remove the manifest of lin then", more.format(2)]
+    waits = "wait until the leases of lin-1 and kay-1 end on 2026-12-05, and remove the manifests of kay and lin then"
+    assert told(both, 4096) == [waits, more.format(4)]
+    assert told({"kay-1": ""}) == ["the lease of kay-1 is over, and quotas still count it: remove the manifest of kay", more.format(2)]
+
+
 def test_a_port_that_only_a_rollout_lacks_is_room_that_is_not_kept() -> None:
     ocr = need("ocr", "slice", 5000, replicas=2, ports=(("http", None),), keep_room=True)
     asked = Problem((host(gpu(0, mig=True), ports=(18000, 18001)),), (ocr,))
