@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Filters for playbook deploy: whether the plan may be carried out, in which order, what became of it, and how long it took."""
+"""Filters for playbooks deploy and apply: whether the plan may be carried out, in which order, what became of it, and how long it took."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class FilterModule:
     def filters(self) -> dict[str, t.Callable[..., t.Any]]:
         """The filters by name."""
         return {
+            "apply_turns": deploying.apply_turns,
             "deploy_failures": deploying.deploy_failures,
             "deploy_held": deploying.deploy_held,
             "deploy_later": deploying.deploy_later,

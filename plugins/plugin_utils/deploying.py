@@ -1,7 +1,7 @@
 # Copyright (c) 2026, gpuops.fleet contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which hosts a deploy concerns, whose turn it is, why nothing is carried out, and what took how long. Pure.
+"""Which hosts a deploy or apply concerns, whose turn it is, why nothing is carried out, and what took how long. Pure.
 
 Plays ask these in the conditions of many tasks, so nothing of the planner is imported here.
 """
@@ -153,6 +153,26 @@ def _waiting(hosts: Iterable[str], hostvars: Mapping[str, Data]) -> list[tuple[i
 
 def _turn(noted: Data) -> int:
     return int(noted.get("deploy_order") or 0)
+
+
+def apply_turns(hosts: Iterable[str], hostvars: Mapping[str, Data]) -> dict[str, dict[str, t.Any]]:
+    """Of each host that has a plan to carry out: its ``wave``, 0 where it waits for nobody, and for which replicas it ``waits``.
+
+    ``hostvars``: what the play noted of a host: as ``apply_work`` what ``host_plan`` answered, and as ``apply_record`` what ``plan_record``
+    did. ``waits``: replica that leaves -> the host on which it has to serve first.
+    """
+    noted = {host: hostvars[host] for host in hosts}
+    works = {host: each["apply_work"] for host, each in noted.items() if (each.get("apply_work") or {}).get("exists")}
+    records = {host: noted[host].get("apply_record") or {} for host in works}
+    gone = {host: list(record.get("gone") or ()) for host, record in records.items()}
+    there = {name: host for host, record in records.items() for name in record.get("new") or ()}
+    services = (service for work in works.values() for service in work["services"])
+    priorities = {service["placement"]["service"]: int(service["manifest"]["priority"]) for service in services}
+    found = waves(gone, {host: list(record.get("new") or ()) for host, record in records.items()}, priorities)
+    return {
+        host: {"wave": wave, "waits": {name: there[name] for name in gone[host] if name in there and found[there[name]] < wave}}
+        for host, wave in found.items()
+    }
 
 
 def deploy_failures(hosts: Iterable[str], hostvars: Mapping[str, Data], but: str | None = None) -> list[str]:

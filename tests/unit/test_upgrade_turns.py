@@ -16,6 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetEr
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door, upgrade
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.deploying import (
+    apply_turns,
     deploy_later,
     deploy_problem,
     deploy_reroutes,
@@ -287,6 +288,27 @@ def test_hosts_that_gain_replicas_wait_until_their_own_serve_elsewhere() -> None
     # Hosts that are not reached have no turn.
     assert deploy_later({"a": {}, "b": {}}, {"a": {}, "b": {}}) == []
     assert deploy_waves({"a": {}, "b": {}}, {"a": {}, "b": {}}) == []
+
+
+def test_a_host_of_an_apply_waits_for_those_to_which_its_replicas_go() -> None:
+    def noted(new: str = "", gone: str = "", low: str = "") -> dict[str, t.Any]:
+        services = [{"placement": {"service": name[:-2]}, "manifest": {"priority": 10 if name == low else 90}} for name in new.split()]
+        work = {"exists": True, "services": services}
+        return {"apply_work": work, "apply_record": {"new": new.split(), "gone": gone.split()}}
+
+    chain = {"a": noted("d-1", "a-1"), "b": noted("a-1", "b-1"), "c": noted("b-1", "e-1"), "d": noted("", "d-1"), "e": noted()}
+    waits = {"a": {"a-1": "b"}, "b": {"b-1": "c"}, "c": {}, "d": {"d-1": "a"}, "e": {}}
+    turns = {"a": 2, "b": 1, "c": 0, "d": 3, "e": 0}
+    assert apply_turns(chain, chain) == {host: {"wave": turns[host], "waits": waits[host]} for host in chain}
+    # In a circle the lowest priority stops, and nobody waits for what is in nobody's way.
+    for low, first in (("a-1", "a"), ("b-1", "b")):
+        circle = {"a": noted("b-1", "a-1", low), "b": noted("a-1", "b-1", low)}
+        other = "b" if first == "a" else "a"
+        assert apply_turns(circle, circle) == {first: {"wave": 0, "waits": {}}, other: {"wave": 1, "waits": {f"{other}-1": first}}}
+    # A host that is down or has no plan has no turn; one of which nothing is known waits for nobody.
+    assert apply_turns(("x", "y", "z"), {"x": {}, "y": {"apply_work": {"exists": False}}, "z": {"apply_work": noted()["apply_work"]}}) == {
+        "z": {"wave": 0, "waits": {}}
+    }
 
 
 def test_gateways_have_their_turn_when_something_came_or_leaves_and_nothing_failed() -> None:
