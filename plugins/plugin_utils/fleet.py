@@ -161,7 +161,7 @@ def plan_fleet(
         fleet=fleet,
         unplaced=unplaced,
         services={manifest.service: manifest.data() for manifest in manifests},
-        table=_table(states, solution, before, manifests),
+        table=_table(problem, solution, before, manifests),
         notes=[
             *carried_notes(states, hosts, previous),
             *host_notes(states, previous, before, solution),
@@ -255,7 +255,7 @@ def explain_plans(
     solution = make_plan(problem)
     found = why_here(replace(problem, previous=before), solution, staying=False)
     same = {place.name for place in set(solution.placements).intersection(problem.previous)}
-    leaving = leaving_words(problem.hosts)
+    leaving = leaving_words(problem)
     left = {place.name: f"{why}; " for place in before if (why := leaving(place))}
     return {reason.name: left.get(reason.name, "") + reason.words for reason in found if reason.name in same}
 
@@ -438,13 +438,13 @@ def _proposal(
     return lines if len(lines) > len(unread) else [*lines, f"no plan has a service on {' or '.join(unread)}"]
 
 
-def _table(states: Sequence[Host], solution: Solution, before: Iterable[Placement], manifests: Iterable[Manifest]) -> list[str]:
+def _table(problem: Problem, solution: Solution, before: Iterable[Placement], manifests: Iterable[Manifest]) -> list[str]:
     """One line a replica: where it is, what it has, and what changes."""
-    gpus = {gpu.uuid: gpu for host in states for gpu in host.gpus}
+    gpus = {gpu.uuid: gpu for host in problem.hosts for gpu in host.gpus}
     last = {(each.service, each.replica): each for each in before}
     needs = {manifest.service: manifest.need_mib() for manifest in manifests}
-    down = {host.name for host in states if host.down}
-    leaving = leaving_words(states)
+    down = {host.name for host in problem.hosts if host.down}
+    leaving = leaving_words(problem)
     waiting = {each.name for each in solution.waiting}
     rows: list[tuple[str, ...]] = [("SERVICE", "REPLICA", "HOST", "GPU", "SLICE", "MEMORY", "PORT", "CHANGE")]
     # Service, its first replica, the replicas as people read them, the rest of the line.

@@ -11,9 +11,12 @@ from dataclasses import replace
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.draft import Draft, Key
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.links import joined, must_join
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.memory import format_size
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import MODE_OF, Drain, Need, Placement, Problem
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.refusals import what
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import GpuState, HostState, unseen_charge
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import several
 
 
 class Settled(t.NamedTuple):
@@ -220,9 +223,7 @@ def stay(draft: Draft, key: Key, place: Placement) -> bool:
 
 def still_right(need: Need, place: Placement, host: HostState, states: tuple[GpuState, ...], changed: bool) -> bool:
     """Would the service get this place today, if it were free?"""
-    if not host.host.admits(need) or place.mode != MODE_OF[need.isolation] or len(states) != need.count:
-        return False
-    if host.free.shortage(need.resources) or not all(_allowed(need, place, state) for state in states):
+    if not_right(need, place, host, states) or host.free.shortage(need.resources):
         return False
     if host.rule_refusal(need, together=False) is not None or any(state.crowded(need) for state in states):
         return False
@@ -230,19 +231,39 @@ def still_right(need: Need, place: Placement, host: HostState, states: tuple[Gpu
         return False
     if changed and any(state.barred(need) for state in states):
         return False
-    if place.mode == "shared":
-        return place.sharing == need.sharing and states[0].shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None
-    return place.mode == "mig" or all(state.gpu.memory_mib >= need.memory_mib for state in states)
+    return place.mode != "shared" or states[0].shared_refusal(need.memory_mib, need.compute or 0, need.sharing) is None
 
 
-def _allowed(need: Need, place: Placement, state: GpuState) -> bool:
-    if not need.wants(state.gpu.board) or (state.gpu.pin is None and place.mode not in state.host.modes):
-        return False
+def not_right(need: Need, place: Placement, host: HostState, states: tuple[GpuState, ...]) -> str:
+    """What papers say against a place by now, whoever else is there; '' where nothing does."""
+    if host.host.environment != need.environment:
+        return f"{place.host} is for {host.host.environment}"
+    if not host.host.may_have(need):
+        return f"{place.host} may not have data of class '{need.data_class}'"
+    if place.mode != MODE_OF[need.isolation]:
+        return f"it asks for 'isolation: {need.isolation}' by now"
+    if len(states) != need.count:
+        return f"it asks for {several(need.count, 'GPU')} by now"
+    if place.mode == "shared" and place.sharing != need.sharing:
+        return f"it asks for 'sharing: {need.sharing}' by now"
+    return next(filter(None, (_not_right(need, place, state) for state in states)), "")
+
+
+def _not_right(need: Need, place: Placement, state: GpuState) -> str:
+    if not need.wants(state.gpu.board):
+        return f"it may not be on {state.gpu.board} by now"
+    if state.gpu.pin is None and place.mode not in state.host.modes:
+        return f"policy does not allow mode {place.mode} there"
     if place.mode == "shared" and state.gpu.pin is None and place.sharing not in state.host.sharing:
-        return False
+        return f"policy does not allow {place.sharing} there"
     if place.slice is None:
-        return True
-    return state.cutter is not None and place.slice.profile in state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
+        return (
+            f"its GPU has less than {format_size(need.memory_mib)}"
+            if place.mode == "whole" and state.gpu.memory_mib < need.memory_mib
+            else ""
+        )
+    allowed = state.cutter is not None and place.slice.profile in state.cutter.acceptable(need.memory_mib, need.compute, need.profile)
+    return "" if allowed else f"{place.slice.profile} does not serve {what(need)}"
 
 
 def drains(fleet: Fleet, place: Placement) -> list[Drain]:

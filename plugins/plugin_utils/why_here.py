@@ -6,18 +6,21 @@
 from __future__ import annotations
 
 import typing as t
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from operator import itemgetter
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.elsewhere import Elsewhere, kind_elsewhere
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.keeping import not_right
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.kept_room import keepers, kept
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import raise_all
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.near import near
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.offers import Offer
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement, Problem, Solution
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.planning_fleet import Fleet
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Need, Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.refusals import gpu_refusal
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.repairs import Scene
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.state import HostState
@@ -108,18 +111,27 @@ def _strangers(problem: Problem, names: Collection[str]) -> Iterator[FleetError]
             yield FleetError(f"there is no service or replica '{name}'", field="explain", hint=hint)
 
 
-def leaving_words(hosts: Sequence[Host]) -> Callable[[Placement], str]:
-    """Why nobody stays in a place on these hosts; '' where somebody may."""
-    down = {host.name for host in hosts if host.down}
+def leaving_words(problem: Problem) -> Callable[[Placement], str]:
+    """Why nobody, or the replica that was there, stays in a place; '' where it may."""
+    hosts = {host.name: host for host in problem.hosts}
+    needs = {need.service: need for need in problem.needs}
     left: dict[str, str] = {}
-    for gpu in (gpu for host in hosts for gpu in host.gpus):
+    for gpu in (gpu for host in problem.hosts for gpu in host.gpus):
         if gpu.blocked is not None:
             left[gpu.uuid] = f"its GPU is {gpu.blocked}"
         elif gpu.drain is not None:
             left[gpu.uuid] = "it is drained" if gpu.drain.cause == "drain" else f"it is {gpu.drain.words}"
+    bare = cache(lambda name: Fleet(Problem((hosts[name],), ())).hosts[name])
 
     def words(place: Placement) -> str:
-        return f"{place.host} is down" if place.host in down else next((left[uuid] for uuid in place.gpus if uuid in left), "")
+        host, need = hosts.get(place.host), needs.get(place.service)
+        if host is not None and host.down:
+            return f"{place.host} is down"
+        closed = next((left[uuid] for uuid in place.gpus if uuid in left), "")
+        if closed or host is None or need is None:
+            return closed
+        states = bare(place.host).usable(place.gpus)
+        return not_right(need, place, bare(place.host), states) if states else ""
 
     return words
 

@@ -5,17 +5,39 @@
 
 from __future__ import annotations
 
+import typing as t
+
 import pytest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import FleetErrors
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Displaced, Problem, planned
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import reason_lines, why_here
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.why_here import leaving_words, reason_lines, why_here
 from ansible_collections.gpuops.fleet.tests.bench.planner import planted
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, l40s, need, place, problem
 
 
 def lines(asked: Problem, *only: str) -> list[str]:
     return reason_lines(why_here(asked, make_plan(asked), only or None))
+
+
+@pytest.mark.parametrize(
+    ("asked", "on", "why"),
+    [
+        ({}, "0:1g.10gb@0", ""),
+        ({"environment": "staging"}, "0:1g.10gb@0", "h1 is for production"),
+        ({"data_class": "medical"}, "0:1g.10gb@0", "h1 may not have data of class 'medical'"),
+        ({"isolation": "exclusive"}, "0:1g.10gb@0", "it asks for 'isolation: exclusive' by now"),
+        ({"memory_mib": 20480}, "0:1g.10gb@0", "1g.10gb does not serve 20 GiB"),
+        ({"models": ("h100-sxm5-80gb",)}, "0:1g.10gb@0", "it may not be on a100-sxm4-80gb by now"),
+        ({"isolation": "exclusive", "memory_mib": 50176}, "1", "its GPU has less than 49 GiB"),
+        ({"isolation": "exclusive", "count": 2}, "1", "it asks for 2 GPUs by now"),
+    ],
+)
+def test_who_may_not_stay_is_told_why(asked: dict[str, t.Any], on: str, why: str) -> None:
+    last = place("ocr", on, mode="mig" if "@" in on else "whole")
+    fleet = problem([host(gpu(0, mig=True), l40s(1), data_classes=("claims",))], [need(**asked)], [last])
+    assert leaving_words(fleet)(last) == why
+    assert (why == "") == (last in make_plan(fleet).placements)
 
 
 def test_the_only_place_is_called_so() -> None:
