@@ -64,6 +64,34 @@ class Mirror:
         assert [self.fleet.patterns.state_of(here) for here in self.on] == self.fleet.states
 
 
+class InTurn(Mirror):
+    """Slices have the numbers with which they came, and go by them."""
+
+    def __init__(self, fleet: Admission) -> None:
+        super().__init__(fleet)
+        self.places: dict[int, tuple[int, Slice]] = {}
+
+    def come(self, number: int, name: str) -> int | None:
+        moves = self.place(name)
+        if moves is not None:
+            known = set(self.places.values())
+            here = ((gpu, one) for gpu, slices in enumerate(self.on) for one in slices)
+            self.places[number] = next(place for place in here if place not in known)
+        return moves
+
+    def leave(self, number: int) -> None:
+        if number in self.places:
+            self.remove(*self.places.pop(number))
+
+    def _move(self, moves: tuple[Move, ...]) -> None:
+        for move in moves:
+            old = (move.old_gpu, Slice(move.old_start, move.profile))
+            number = next((number for number, place in self.places.items() if place == old), None)
+            super()._move((move,))
+            if number is not None:
+                self.places[number] = (move.gpu, Slice(move.start, move.profile))
+
+
 def churn(fleet: Admission, names: t.Sequence[str], weights: t.Sequence[float], seed: int, steps: int, full: float) -> list[int | None]:
     """Slices come; before each, as many go by chance as it takes that a share of the compute slices is free."""
     draw, mirror, moves = random.Random(seed), Mirror(fleet), []
@@ -131,6 +159,40 @@ def test_a_place_is_found_if_one_is_open_or_one_move_to_another_gpu_opens_one(st
         # A slice that would have to stand on its own GPU twice for a moment, or a chain that goes round in a circle.
         moved = [(old, new) for old, new in zip(best.shifts.old_gpu.tolist(), best.shifts.gpu.tolist(), strict=True) if old >= 0]
         assert best.moves > 1 or [old for old, _new in moved] == [new for _old, new in moved]
+
+
+def test_small_slices_leave_free_where_a_large_one_loses_nothing() -> None:
+    # A 3g at 0 takes four memory slices and three compute slices: beside what fits at 4 one compute slice is lost. A 3g at 4 loses nothing.
+    fleet = Admission(LARGE, [0] * 4, shares={"1g.10gb": 4, "2g.20gb": 2, "3g.40gb": 1})
+    places = [fleet.place(name) for name in ["1g.10gb", "2g.20gb", "1g.10gb"] * 4]
+    assert all(one is not None and one.start < 4 for one in places)
+
+
+@pytest.mark.parametrize(("budget", "moves"), [(0.0, 0), (21.0, 0), (200.0, 2)])
+def test_moves_that_are_left_over_save_room_where_a_place_is_open(budget: float, moves: int) -> None:
+    states = [LARGE.state_of([Slice(4, "1g.10gb"), Slice(5, "1g.10gb")])]
+    fleet = Admission(LARGE, states, shares={"1g.10gb": 4, "3g.40gb": 1}, budget=budget)
+    calm = Admission(LARGE, states, shares={"1g.10gb": 4, "3g.40gb": 1}, budget=budget).place("3g.40gb")
+    assert calm is not None
+    assert (calm.start, calm.moves) == (0, ())
+    # Places are short.
+    assert fleet.place("7g.80gb") is None
+    found = fleet.place("3g.40gb")
+    assert found is not None
+    assert (found.start, len(found.moves)) == (4 if moves else 0, moves)
+    assert all(move.start < 4 for move in found.moves)
+
+
+def test_slices_that_leave_in_the_order_in_which_they_came_waste_little() -> None:
+    # About one 3g comes for each GPU: where it stands at 0, a compute slice is lost. Each stays for so long that 96 % of the GPUs
+    # are asked for. With places that lost more room, 23 were turned away.
+    fleet = InTurn(Admission(LARGE, [0] * 40))
+    draw, names, stay = random.Random(5), ("1g.10gb", "2g.20gb", "3g.40gb"), round(0.96 * 280 / 1.85)
+    refused = 0
+    for step in range(1_500):
+        fleet.leave(step - stay)
+        refused += fleet.come(step, draw.choices(names, (40, 35, 25))[0]) is None
+    assert refused <= 16
 
 
 def test_a_slice_goes_where_it_is_least_in_the_way() -> None:

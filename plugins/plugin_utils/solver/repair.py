@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One slice at a time on MIG GPUs that are in use: where it does the least harm, and, where no place is open, a repair by a few moves.
 
-Choices are made by the harm that they do to states of GPUs under the recent mix of requests, so that 100 GPUs or 10,000 cost the same.
+Moves that repairs are unlikely to need save room where a place is open. Choices are made by the harm that they do to states of GPUs under
+the recent mix of requests, so that 100 GPUs or 10,000 cost the same.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ MOST_MOVES = 3
 BUDGET = 0.15
 # Of the ways to make room on another GPU, so many are remembered: the best may need the GPU that is already part of the plan.
 FEW = 8
-# Lost room is brought back only when a request found no open place a short while ago (so many requests), with moves that repairs are
-# unlikely to need (so many are kept), and only by a move that takes at least so much harm away: a tenth of a GPU that was lost.
+# Where places are open, moves take harm away, too: only when a request found no open place a short while ago (so many requests), and with
+# moves that repairs are unlikely to need (so many are kept). The more moves are left, the less one has to take away, from a tenth of a GPU
+# that was lost down to a fortieth: a budget that is left over admits nobody.
 SHORT = 25
 RESERVE = 20
-WORTH_A_MOVE = 0.1 * LOST
+PRICE = 2.0 * LOST
+DEAR, CHEAP = 0.1 * LOST, 0.025 * LOST
 # How far back the recent mix of requests reaches, in requests, and how often what depends on it is worked out again.
 MEMORY = 500
 RENEW = 50
@@ -54,7 +57,7 @@ class Move:
 
 @dataclass(frozen=True)
 class Admitted:
-    """Where the slice that came stands; ``moves`` make room for it and come before it, ``later`` ones after it, each in this order."""
+    """Where the slice that came stands; ``moves`` make that place free and come before it, ``later`` ones after it, each in this order."""
 
     gpu: int
     start: int
@@ -98,8 +101,8 @@ class Admission:
         # Requests that were seen, and how many since the last one that found no open place.
         self._seen, self._short = 0, SHORT
         # A state to which nothing can be added.
-        self.full = int(patterns.states[int((~self.harm.fits.any(axis=1)).argmax())])
-        self.harm.renew(self._recent / self._recent.sum())
+        self.full = int(numpy.delete(patterns.states, patterns.steps[0])[0])
+        self.harm.renew(self._recent)
 
     def place(self, name: str) -> Admitted | None:
         """A place for one slice, now taken; None where there is none within the budget of moves.
@@ -121,7 +124,10 @@ class Admission:
                 return None
             gpu, slot, steps = repaired.gpu, repaired.slot, repaired.steps
         else:
-            _harm, gpu, slot = found
+            harm, gpu, slot = found
+            better = look.better(profile, harm, self._spare(1), self._price(1))
+            if better is not None:
+                gpu, slot, steps = better.gpu, better.slot, better.steps
         moves = tuple(self._carry_out(step) for step in steps)
         self._change(gpu, self.states[gpu] | 1 << slot)
         self.admitted, self.moved = self.admitted + 1, self.moved + len(moves)
@@ -131,11 +137,19 @@ class Admission:
         """Moves that the budget still has after ``coming`` more admissions."""
         return math.floor(self.budget * (self.admitted + coming) - self.moved + 1e-9)
 
+    def _spare(self, coming: int) -> int:
+        """Moves for less harm where a place is open: none unless places are short, nor those that repairs are likely to need."""
+        return min(MOST_MOVES, self._credit(coming) - RESERVE) if self._short <= SHORT else 0
+
+    def _price(self, coming: int) -> float:
+        """Harm that a move where a place is open has to take away."""
+        return max(CHEAP, min(DEAR, PRICE / max(1, self._credit(coming))))
+
     def _tidied(self, most: int) -> tuple[Move, ...]:
-        """Moves after an admission that bring lost room back, while places are short and more is left than repairs are likely to need."""
+        """Moves after an admission that bring lost room back."""
         moves: list[Move] = []
-        while self._short <= SHORT and len(moves) < most and self._credit(0) > RESERVE:
-            step = _Look(self).tidying()
+        while len(moves) < most and self._spare(0) > 0:
+            step = _Look(self).tidying(self._price(0))
             if step is None:
                 break
             moves.append(self._carry_out(step))
@@ -188,7 +202,7 @@ class Admission:
         self._recent[profile] += 1
         self._seen, self._short = self._seen + 1, self._short + 1
         if self._seen % RENEW == 0:
-            self.harm.renew(self._recent / self._recent.sum())
+            self.harm.renew(self._recent)
 
     def _carry_out(self, step: _Step) -> Move:
         profile, old_start = self.patterns.slots[step.old_slot]
@@ -282,9 +296,23 @@ class _Look:
                 best = option if best is None else min(best, option)
         return best
 
-    def tidying(self) -> _Step | None:
-        """The move that takes away the most harm, if it is worth a move."""
-        best = (-WORTH_A_MOVE, -1, -1, -1, -1)
+    def better(self, profile: int, harm: float, most: int, price: float) -> _Found | None:
+        """A place that moves, ``most`` at most, make free, if that is less harm by ``price`` a move than the open place with ``harm``.
+
+        Looked for only while a place with the least harm that the slice can do anywhere would be worth the moves.
+        """
+        best = None
+        for moves in range(1, most + 1):
+            if self.harm.least[profile] + moves * price >= harm:
+                break
+            found = self.cleared(profile, moves)
+            if found and found[0].harm + moves * price < harm:
+                best, harm = found[0], found[0].harm + moves * price
+        return best
+
+    def tidying(self, price: float) -> _Step | None:
+        """The move that takes away the most harm, if that is more than ``price``."""
+        best = (-price, -1, -1, -1, -1)
         for (state, pinned), group in self.groups.items():
             before = self.harm.of_state[self.index[state]]
             for slot in range(len(self.patterns.slots)):

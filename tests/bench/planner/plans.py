@@ -19,7 +19,7 @@ from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Geome
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement
 from ansible_collections.gpuops.fleet.tests.unit.decide_world import gpu, host, need, problem
-from planner.churn import BOARD, FIVE, GPUS, LOADS, Arrival, Repack, acceptance, arrivals, baseline, plain, repacked
+from planner.churn import BOARD, FIVE, GPUS, LOADS, Arrival, Repack, Setting, acceptance, arrivals, baseline, plain, repacked
 from planner.mig_checks import BOARDS, MIXES, Board, check_places, mix_of, wrong
 from planner.planned_fleet import FULL, QUICK
 from planner.planned_fleet import case as planned_fleet
@@ -115,7 +115,7 @@ def churn(geometry: dict[str, t.Any], bound: Repack, mix: str, load: float, coun
     """One mix and load, beside the repack bound and placements that move nothing."""
     board = BOARDS[BOARD]
     shares = mix_of(board, mix)
-    requested = arrivals(board, shares, load, GPUS, count, 1)
+    requested = arrivals(Setting(mix, load, 1), shares, count)
     plans = Plans(board, geometry, requested)
     got, best = acceptance(board, requested, plans.place, plans.leave), repacked(board, requested, bound, GPUS)
     others = {policy: round(baseline(board, requested, shares, policy, GPUS), 2) for policy in ("first_fit", "best_fit")}
