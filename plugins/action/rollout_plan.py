@@ -9,6 +9,7 @@ import typing as t
 from collections.abc import Mapping
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils import door
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.held import last_of_versions
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import read_manifests
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import read_plan, to_text
@@ -29,6 +30,7 @@ ARGUMENTS: dict[str, dict[str, t.Any]] = {
     "resting": {"type": "dict", "default": {}},
     "only": {"type": "str"},
     "versions": {"type": "dict", "default": {}},
+    "retry": {"type": "bool", "default": False},
 }
 
 
@@ -46,10 +48,12 @@ def run(arguments: Mapping[str, t.Any]) -> dict[str, t.Any]:
         manifests=manifests,
         catalogue=catalogue,
         stopped=frozenset(arguments["stopped"]),
+        last=last_of_versions(arguments["versions"], facts),
         bars=door.judge({}, arguments.get("images_file")).bars(catalogue, {name: facts}, [manifest.data() for manifest in manifests]),
     )
-    told = {key: arguments[key] for key in ("changed", "found", "resting", "versions")}
-    result = host_rollouts(site, only=arguments["only"] or None, **told)
+    told = {key: arguments[key] for key in ("changed", "found", "resting")}
+    versions = {} if arguments["retry"] else arguments["versions"]
+    result = host_rollouts(site, only=arguments["only"] or None, versions=versions, **told)
     return {"changed": False, **result}
 
 

@@ -119,7 +119,7 @@ class Outcome:
 
     ``needed``: anything to record or to do. ``stop``: replicas (``receipt-ocr-1``) that must not run while the layout changes,
     because their device changes or they left the plan. ``gone``: those of them that left it. ``rolled``: replicas that stay where they are
-    and may run by another manifest than the plan's. ``new``: replicas that no plan before had here.
+    and may run by another manifest than the plan's, or publish other ports. ``new``: replicas that no plan before had here.
     """
 
     needed: bool
@@ -258,7 +258,10 @@ def _rolled_and_new(standing: Sequence[_Line], plan: _Line) -> tuple[list[str], 
     rolled = [
         name_of(line)
         for line in _managed(plan)
-        if any(device_of(old) == device_of(line) and old.get("manifest") != line.get("manifest") for old in before.get(name_of(line), []))
+        if any(
+            device_of(old) == device_of(line) and (old.get("manifest"), old.get("ports")) != (line.get("manifest"), line.get("ports"))
+            for old in before.get(name_of(line), [])
+        )
     ]
     return sorted(rolled), sorted(name_of(line) for line in _managed(plan) if name_of(line) not in before)
 

@@ -81,7 +81,7 @@ gone:
   elements: str
   sample: []
 rolled:
-  description: Replicas that stay where they are and may run by another manifest than the plan's.
+  description: Replicas that stay where they are and may run by another manifest than the plan's, or publish other ports.
   returned: when O(state) is V(begun) or V(done)
   type: list
   elements: str

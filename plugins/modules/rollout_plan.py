@@ -71,11 +71,16 @@ options:
     type: str
   versions:
     description:
-      - What the host keeps of each replica, as RV(gpuops.fleet.service_version_info#module:replicas). A version that failed here when it
-        was tried last is then not rolled again where an earlier one serves.
-      - If left out, it is tried again.
+      - What the host keeps of each replica, as RV(gpuops.fleet.service_version_info#module:replicas). It tells what the versions that
+        serve hold of the host and of shared GPUs until they are stopped. A version that failed here when it was tried last is not rolled
+        again where an earlier one serves.
+      - If left out, it is tried again, and what runs counts as what its manifest says now.
     type: dict
     default: {}
+  retry:
+    description: Whether a version that failed here when it was tried last is tried again.
+    type: bool
+    default: false
 seealso:
   - module: gpuops.fleet.host_plan
   - module: gpuops.fleet.mig
@@ -135,8 +140,18 @@ held:
     receipt-ocr: >-
       receipt-ocr-1: version 5 failed here at 2026-11-21T12:00:00Z (container is unhealthy after 9 s) and is not tried again;
       version 4 serves on. Change the manifest, or try it again by playbook deploy
+yields:
+  description:
+    - Replicas that are stopped before any service is served, because others wait for a port or room that they give up, and they for
+      theirs.
+  returned: success
+  type: list
+  elements: str
+  sample: []
 services:
-  description: The services that are served, in the order of the plan.
+  description:
+    - The services that are served, in their turns. Those that are rolled come first; whoever takes a port or room comes after the one
+      that gives it up.
   returned: success
   type: list
   elements: dict
@@ -151,7 +166,7 @@ services:
       elements: str
       sample: [receipt-ocr-1]
     rolled:
-      description: Those that run and whose files are about to change.
+      description: Those that run until then and whose files are about to change.
       type: list
       elements: str
       sample: [receipt-ocr-1]

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propos
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge, drivers_below
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.consolidating import consolidated
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.facts_form import gpus_named_twice, one_machine_twice
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.held import Held, amounts_of, last_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of, without_moved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.known_words import idle_words, unknown_words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.leasing import lease_ends
@@ -47,10 +48,10 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.policy import Policy,
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Bars, Host, Placement, Problem, Solution
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proofs import proof_data, proof_lines
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.proposals import Proposal, told
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import changed_in_place, host_rollouts, who_leaves
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.rollouts import YIELDS, changed_in_place, host_rollouts, who_leaves
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.token_room import token_lines
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import at, order, same_place
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import at, order, same_place, with_outages
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import numbers, runs, table, unread_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.views import unplaced_lines as replicas_and_reasons
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.what_if import Answer, WhatIf, boards_of
@@ -132,17 +133,19 @@ def plan_fleet(
     asked = asked_of(problem, solution, leases, boards) if solution.unplaced else None
     solution = told(solution, explained)
     adopted = [manifest.service for manifest in manifests if manifest.model.lifecycle == "adopted"]
+    amounts = {need.service: amounts_of(need) for need in problem.needs}
     plans: dict[str, HostPlan] = {}
     for host in states:
         facts, last = hosts[host.name].get("facts"), previous.get(host.name)
         if not host.down:
-            plans[host.name] = make_host_plan(host, solution, facts or {}, digests, adopted, last, found is not None)
+            plans[host.name] = make_host_plan(host, solution, facts or {}, digests, adopted, last, found is not None, amounts)
         elif last is not None:
-            plans[host.name] = keep_host_plan(host, solution, facts, digests, adopted, last)
+            plans[host.name] = keep_host_plan(host, solution, facts, digests, adopted, last, amounts)
     settings = {manifest.service: manifest.settings() for manifest in manifests}
     known = None if last_fleet is None else read_settings(*last_fleet)
     # One that was written before there were settings says nothing of them, and is not written again for that alone.
-    made = turns_of(order(problem, solution))
+    rollouts, yields = _rollouts(plans, previous, hosts, policies, manifests, catalogue, bars)
+    made = turns_of(with_outages(order(problem, solution, _held(problem, previous, hosts, digests)), yields, YIELDS))
     # A plan that moves nobody says what the last one that did has said: that may be still to be carried out.
     turns = made if made.steps or last_fleet is None else read_turns(*last_fleet)
     same = last_fleet is not None and all(plan is previous.get(name) for name, plan in plans.items())
@@ -172,7 +175,7 @@ def plan_fleet(
         ],
         proposal=_proposal(states, before, solution, hosts),
         rollouts=[
-            *_rollouts(plans, previous, hosts, policies, manifests, catalogue, bars),
+            *rollouts,
             *(settings_lines(known, settings, {line["service"] for line in lines}, changed) if known is not None else ()),
         ],
         explained=explained,
@@ -280,6 +283,19 @@ def _problem(
     return Problem(tuple(states), needs, tuple(before), changed, **site._asdict())
 
 
+def _held(
+    problem: Problem, previous: Mapping[str, HostPlan], hosts: Mapping[str, Mapping[str, t.Any]], digests: Mapping[str, str]
+) -> dict[tuple[str, int], Held]:
+    """What replicas hold where the last plans have them."""
+    needs = {need.service: need for need in problem.needs}
+    lines = [(line, hosts.get(name, {}).get("facts")) for name, plan in previous.items() for line in plan.data["services"]]
+    return {
+        (str(line["service"]), int(line["replica"])): each.held
+        for line, facts in lines
+        for each in last_of([line], needs, digests, facts).values()
+    }
+
+
 def _rollouts(
     plans: Mapping[str, HostPlan],
     previous: Mapping[str, HostPlan],
@@ -288,17 +304,24 @@ def _rollouts(
     manifests: Sequence[Manifest],
     catalogue: Catalogue,
     bars: Mapping[str, Bars],
-) -> list[str]:
-    """A line for each service on each host whose replicas stay and get another version."""
+) -> tuple[list[str], list[tuple[str, int]]]:
+    """A line for each service on each host whose replicas stay and get another version or other ports; who is stopped before it is its
+    turn."""
     lines: list[str] = []
+    yields: list[tuple[str, int]] = []
+    needs = {manifest.service: need_of(manifest) for manifest in manifests}
+    digests = {manifest.service: manifest.digest() for manifest in manifests}
     for name, plan in sorted(plans.items()):
         last, facts = previous.get(name), hosts[name].get("facts")
         changed = [] if last is None else changed_in_place(plan, last)
         if changed and facts is not None and not _is_down(hosts[name]):
             leaving = () if last is None else who_leaves(plan, last)
-            site = Site(name, plan, facts, policies[name], manifests, catalogue, frozenset(leaving), bars)
-            lines.extend(host_rollouts(site, changed)["lines"])
-    return lines
+            runs = {} if last is None else last_of(last.data["services"], needs, digests, facts)
+            site = Site(name, plan, facts, policies[name], manifests, catalogue, frozenset(leaving), bars, runs)
+            told = host_rollouts(site, changed)
+            lines.extend(told["lines"])
+            yields.extend((str(line["service"]), int(line["replica"])) for line in plan.data["services"] if name_of(line) in told["yields"])
+    return lines, yields
 
 
 def _bars(

@@ -14,8 +14,9 @@ from functools import lru_cache
 from ansible_collections.gpuops.fleet.plugins.module_utils import plan_record
 from ansible_collections.gpuops.fleet.plugins.module_utils.errors import FleetError
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice
-from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import replica_name
+from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import name_of, replica_name
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.checked import Field, Strict, Wrong, check, model_validator
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.held import AMOUNTS
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.located import Located, read_yaml
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import TIME_SLICE, GpuLayout, Host, Placement, Solution, Unplaced
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import Order
@@ -54,6 +55,13 @@ class _Layout(Strict):
     sharing: t.Literal["mps"] | None = None
 
 
+class _Amounts(Strict):
+    cpus: float | None = Field(default=None, ge=0)
+    memory: int | None = Field(default=None, ge=0)
+    shm: int | None = Field(default=None, ge=0)
+    disk: int | None = Field(default=None, ge=0)
+
+
 class _Service(Strict):
     service: str
     replica: int = Field(ge=1)
@@ -63,6 +71,9 @@ class _Service(Strict):
     start: int | None = Field(default=None, ge=0)
     mode: t.Literal["whole", "shared"] | None = None
     sharing: t.Literal["mps"] | None = None
+    memory: int | None = Field(default=None, ge=0)
+    compute: float | None = Field(default=None, ge=0)
+    host: _Amounts | None = None
     ports: dict[str, int]
     lifecycle: t.Literal["adopted"] | None = None
     manifest: _Digest
@@ -148,15 +159,16 @@ def make_host_plan(
     adopted: Iterable[str],
     previous: HostPlan | None,
     adopting: bool = False,
+    amounts: Mapping[str, Data] | None = None,
 ) -> HostPlan:
     """The plan of one host; the text of ``previous``, byte for byte, when nothing that it decides has changed.
 
     ``digests``: of each service's manifest. ``adopted``: services that are only kept in place. ``adopting``: every GPU that is
-    found in MIG mode is listed, although nobody has decided anything about it.
+    found in MIG mode is listed, although nobody has decided anything about it. ``amounts``: of each service what its lines keep, as
+    :func:`held.amounts_of` has it.
     """
     layout = _layout_lines(host, solution, facts, [] if previous is None else previous.data["layout"], adopting)
-    kept = frozenset(adopted)
-    services = [_service_line(place, digests[place.service], place.service in kept) for place in solution.by_host.get(host.name, ())]
+    services = _service_lines(host, solution, digests, adopted, amounts or {}, layout, previous)
     by_uuid = {gpu.get("uuid"): gpu for gpu in facts["gpus"]}
     touched = [by_uuid[line["gpu"]] for line in layout if "mode" in line]
     base = [plan_record.state_of(gpu) for gpu in touched]
@@ -169,15 +181,20 @@ def make_host_plan(
 
 
 def keep_host_plan(
-    host: Host, solution: Solution, facts: Data | None, digests: Mapping[str, str], adopted: Iterable[str], previous: HostPlan
+    host: Host,
+    solution: Solution,
+    facts: Data | None,
+    digests: Mapping[str, str],
+    adopted: Iterable[str],
+    previous: HostPlan,
+    amounts: Mapping[str, Data] | None = None,
 ) -> HostPlan:
     """The plan of a host that is down: it loses what has moved away, and its layout stays, for nobody sees what it would do.
 
     ``facts``: as they were published last, None when they never were. The text of ``previous``, byte for byte, when nothing moves.
     """
-    kept = frozenset(adopted)
-    services = [_service_line(place, digests[place.service], place.service in kept) for place in solution.by_host.get(host.name, ())]
     layout = previous.data["layout"]
+    services = _service_lines(host, solution, digests, adopted, amounts or {}, layout, previous)
     digest = plan_record.digest_of_plan(layout, services)
     if digest == previous.data["digest"]:
         return previous
@@ -297,7 +314,33 @@ def _sharing(what: GpuLayout | Placement) -> dict[str, str]:
     return {"sharing": what.sharing} if what.sharing != TIME_SLICE else {}
 
 
-def _service_line(placement: Placement, digest: str, adopted: bool) -> dict[str, t.Any]:
+def _service_lines(
+    host: Host,
+    solution: Solution,
+    digests: Mapping[str, str],
+    adopted: Iterable[str],
+    amounts: Mapping[str, Data],
+    layout: Sequence[Data],
+    previous: HostPlan | None,
+) -> list[dict[str, t.Any]]:
+    """The lines of a host's services. As long as a manifest stays the same, so do the amounts: another release might count otherwise.
+
+    A plan of a release that kept no amounts gets them when something else changes in it, not for that alone.
+    """
+    kept = frozenset(adopted)
+    last = {} if previous is None else {name_of(line): line for line in previous.data["services"]}
+    lines = []
+    for place in solution.by_host.get(host.name, ()):
+        digest, before = digests[place.service], last.get(place.name, {})
+        known = {key: before[key] for key in AMOUNTS if key in before} if before.get("manifest") == digest else {}
+        lines.append(_service_line(place, digest, place.service in kept, known or amounts.get(place.service, {})))
+    bare = [{key: value for key, value in line.items() if key not in AMOUNTS} for line in lines]
+    if previous is not None and previous.data["digest"] == plan_record.digest_of_plan(layout, bare):
+        return bare
+    return lines
+
+
+def _service_line(placement: Placement, digest: str, adopted: bool, amounts: Data) -> dict[str, t.Any]:
     line: dict[str, t.Any] = {"service": placement.service, "replica": placement.replica}
     if placement.slice is not None:
         line.update(gpu=placement.gpus[0], profile=placement.slice.profile, start=placement.slice.start)
@@ -305,6 +348,7 @@ def _service_line(placement: Placement, digest: str, adopted: bool) -> dict[str,
         line.update(gpu=placement.gpus[0], mode="shared", **_sharing(placement))
     else:
         line.update(gpus=list(placement.gpus), mode="whole")
+    line.update(amounts)
     line["ports"] = dict(placement.ports)
     if adopted:
         line["lifecycle"] = "adopted"
@@ -476,7 +520,7 @@ def _scalar(value: t.Any) -> str:
     """A scalar that every YAML reader takes for the same thing."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         return str(value)
     text = str(value)
     if _PLAIN.fullmatch(text) and not text.endswith(":") and not _NUMBERLIKE.fullmatch(text) and text.lower() not in _WORDS:

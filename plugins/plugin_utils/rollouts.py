@@ -11,9 +11,12 @@ from collections.abc import Collection, Iterable, Mapping
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import device_of, managed, name_of, surge_name
 from ansible_collections.gpuops.fleet.plugins.module_utils.versions import FAILED
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.plans import HostPlan
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.serving_turns import amounts_change, serving_turns
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site, Surge, Surges
 
 Data = Mapping[str, t.Any]
+#: Why a replica is stopped before it is its turn.
+YIELDS: t.Final = "others wait for a port or room that it gives up, and it for theirs"
 
 
 def host_rollouts(
@@ -31,34 +34,44 @@ def host_rollouts(
     ``versions`` that the host keeps and the number of the ``serving`` one; what failed here last is then not rolled again. Returns
     ``layout`` (the plan's, with the slices of surges that are there still), ``restore``, ``gone`` (surges that are in the plan's way, or
     of which only files are left), ``moved`` (replicas that run and get another place here), ``lines`` for people, ``held`` (a line for each
-    service of which replicas serve on by an earlier version) and ``services``: for each ``service`` that is served ``replicas`` (without
-    those), ``rolled`` (those that run and would get other files), ``left`` (its surge is there still), ``surge`` (:meth:`Surge.data`, empty
-    without room), ``reason`` and ``line``.
+    service of which replicas serve on by an earlier version), ``yields`` (replicas that are stopped before any service is served, because
+    others wait for a port or room that they give up, and they for theirs) and, in their turns, ``services``: for each ``service`` that is
+    served ``replicas`` (without those of ``held``), ``rolled`` (those that run until then and would get other files), ``left`` (its surge
+    is there still), ``surge`` (:meth:`Surge.data`, empty without room), ``reason`` and ``line``.
     """
     surges = Surges(site)
     left = surges.leftovers()
     services = []
     held: dict[str, str] = {}
     rests = {} if resting is None else resting
-    rolling = {name for name in map(name_of, site.plan.data["services"]) if name in changed and site.running(name) is not False}
-    for service in _in_turn(site, rolling):
-        if service in rests or only not in (None, service):
+    rolling = {name_of(line): str(line["service"]) for line in site.plan.data["services"] if name_of(line) in changed}
+    rolling = {name: service for name, service in rolling.items() if site.running(name) is not False}
+    served = [service for service in site.services() if service not in rests and only in (None, service)]
+    failed = {service: why for service in served if service in rolling.values() and (why := _failed_last(site, service, versions or {}))}
+    standing = {name for name, service in rolling.items() if service in failed or service not in served}
+    needs = surges.needs
+    turns = serving_turns(site, needs, rolling.keys() - standing, standing, surges.host if amounts_change(site, needs, rolling) else None)
+    old = set(rolling)
+    for service in turns.services:
+        if service not in served:
             continue
         replicas = [name_of(line) for line in site.plan.data["services"] if line["service"] == service]
         rolled = [name for name in replicas if name in rolling]
-        if rolled and (failed := _failed_last(site, service, versions or {})):
-            held[service] = f"{', '.join(rolled)}: {failed}"
+        if rolled and service in failed:
+            held[service] = f"{', '.join(rolled)}: {failed[service]}"
             replicas, rolled = [name for name in replicas if name not in rolled], []
-        place = surges.place(service) if rolled or service in left else ""
+        yields = [name for name in rolled if name in turns.yields]
+        place: Surge | str = "" if not rolled and service not in left else YIELDS if yields else surges.place(service, old)
+        old.difference_update(replicas)
         services.append(
             {
                 "service": service,
                 "replicas": replicas,
-                "rolled": rolled,
+                "rolled": [name for name in rolled if name not in yields],
                 "left": service in left,
                 "surge": place.data(service) if isinstance(place, Surge) else {},
                 "reason": place if isinstance(place, str) else "",
-                "line": _line(site.name, rolled, place) if rolled else "",
+                "line": _line(site, rolled, place) if rolled else "",
             }
         )
     kept = {surge_name(service) for service in left}
@@ -72,6 +85,7 @@ def host_rollouts(
             for line in site.plan.data["services"]
             if name_of(line) in site.stopped and line["service"] not in rests and site.running(name_of(line)) is not False
         ],
+        "yields": list(turns.yields),
         "held": held,
         "lines": [
             *(str(each["line"]) for each in services if each["line"]),
@@ -79,29 +93,6 @@ def host_rollouts(
         ],
         "services": services,
     }
-
-
-def _in_turn(site: Site, rolling: Collection[str]) -> list[str]:
-    """The services in the plan's order, those first of which a version changes: where one shrinks, others may come into what it gives up.
-    One that gets a port which another gives up comes after that one."""
-    lines = [line for line in site.plan.data["services"] if managed(line)]
-    changing = {str(line["service"]) for line in lines if name_of(line) in rolling}
-    asked: dict[str, set[int]] = {}
-    for line in lines:
-        asked.setdefault(str(line["service"]), set()).update(line["ports"].values())
-    projects = {name_of(line): str(line["service"]) for line in lines}
-    publish: dict[int, set[str]] = {}
-    for box in site.facts.get("containers") or ():
-        if (service := projects.get(str(box.get("project")))) is not None:
-            for port in box.get("ports") or ():
-                publish.setdefault(port.get("host"), set()).add(service)
-    order, waiting = list[str](), sorted(site.services(), key=lambda service: service not in changing)
-    while waiting:
-        held = {one for one in waiting if any(publish.get(port, set()).intersection(waiting) - {one} for port in asked[one])}
-        # Those who wait for each other in a circle go on in the plan's order.
-        order.append(next((one for one in waiting if one not in held), waiting[0]))
-        waiting.remove(order[-1])
-    return order
 
 
 def _failed_last(site: Site, service: str, versions: Mapping[str, Data]) -> str:
@@ -121,15 +112,26 @@ def _stop_words(stop: Data) -> str:
     return f"stopped by {stop['by']}{reason} since {stop['since']}"
 
 
-def _line(host: str, rolled: Collection[str], place: Surge | str) -> str:
-    names = ", ".join(rolled)
+def _line(site: Site, rolled: Collection[str], place: Surge | str) -> str:
+    names, what = ", ".join(rolled), "other ports" if _same_version(site, rolled) else "new version"
     if isinstance(place, Surge):
-        return f"{names}: new version; beside the old one on {host} {place.where}"
-    return f"{names}: new version; stop first on {host}: {place}"
+        return f"{names}: {what}; beside the old one on {site.name} {place.where}"
+    return f"{names}: {what}; stop first on {site.name}: {place}"
+
+
+def _same_version(site: Site, rolled: Collection[str]) -> bool:
+    """Are they started anew for nothing but other ports?"""
+    lines = {name_of(line): line for line in site.plan.data["services"]}
+    return all(
+        (last := site.last.get(name)) is not None
+        and last.manifest == lines[name]["manifest"]
+        and last.ports != frozenset(lines[name]["ports"].values())
+        for name in rolled
+    )
 
 
 def changed_in_place(plan: HostPlan, last: HostPlan) -> list[str]:
-    """Replicas that the plan leaves where the last one had them, with another manifest."""
+    """Replicas that the plan leaves where the last one had them, with another manifest or other ports."""
     before = {name_of(line): line for line in last.data["services"] if managed(line)}
     return [
         name_of(line)
@@ -137,7 +139,7 @@ def changed_in_place(plan: HostPlan, last: HostPlan) -> list[str]:
         if managed(line)
         and (old := before.get(name_of(line))) is not None
         and device_of(old) == device_of(line)
-        and old["manifest"] != line["manifest"]
+        and (old["manifest"], old["ports"]) != (line["manifest"], line["ports"])
     ]
 
 

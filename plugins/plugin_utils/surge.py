@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from ansible_collections.gpuops.fleet.plugins.module_utils.geometry import Slice, why_not
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import SURGE, devices_of, managed, surge_name, wish_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.catalogue import Catalogue
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.held import Held, Last, held_by, words_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import host_of, need_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.manifest import Manifest
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.planner import make_plan
@@ -33,6 +34,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import (
     Pin,
     Placement,
     Problem,
+    Resources,
     Solution,
 )
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.runtime_rules import ALONE
@@ -89,7 +91,7 @@ class Site:
     """One host at one moment: its plan, what was sensed, what policy allows, and all manifests.
 
     ``stopped``: replicas that are stopped before anything else happens, so that what they hold now is in nobody's way.
-    ``bars``: service -> where the compatibility gate says no.
+    ``bars``: service -> where the compatibility gate says no. ``last``: of replicas by name what runs now, as far as it is known.
     """
 
     name: str
@@ -100,6 +102,7 @@ class Site:
     catalogue: Catalogue
     stopped: frozenset[str] = field(default_factory=frozenset)
     bars: Mapping[str, Bars] = field(default_factory=dict)
+    last: Mapping[str, Last] = field(default_factory=dict)
 
     def manifest(self, service: str) -> Manifest | None:
         """The manifest of a service."""
@@ -124,10 +127,14 @@ class Surges:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._here = tuple(site.plan.placements)
-        self._needs = {manifest.service: need_of(manifest, site.bars) for manifest in site.manifests}
+        #: What the planner has to know of each service.
+        self.needs = {manifest.service: need_of(manifest, site.bars) for manifest in site.manifests}
+        # Replicas that run by another manifest than that of now, and GPUs on which these leave no room for one more.
+        self._old: Collection[str] = ()
+        self._full: set[str] = set()
         self._left: dict[str, Placement] = {}
         self._facts = _without(site.facts, site.stopped)
-        for service, found in _leftovers(site, self._needs):
+        for service, found in _leftovers(site, self.needs):
             self._try_to_keep(service, found)
 
     def leftovers(self) -> list[str]:
@@ -143,8 +150,13 @@ class Surges:
         restored = self._wishes(self._left.values())[1]
         return restored + self._forgotten({*self._planned(), *(wish["gpu"] for wish in restored)})
 
-    def place(self, service: str) -> Surge | str:
-        """The place of one more replica of a service, or why there is none."""
+    def host(self) -> Host:
+        """The host as the planner sees it."""
+        return self._plain_host()
+
+    def place(self, service: str, old: Collection[str] = ()) -> Surge | str:
+        """The place of one more replica of a service, or why there is none. ``old``: replicas that still hold what they had."""
+        self._old, self._full = old, set()
         manifest = self._site.manifest(service)
         if manifest is None:
             return "no manifest describes it"
@@ -154,10 +166,10 @@ class Surges:
             return f"two at once would work on the same files (runtime {manifest.model.runtime})"
         if service in self._left:
             return self._surge(self._left[service])
-        need = self._at_least_as_large(self._needs[service])
+        need = self._at_least_as_large(self.needs[service])
         reason = ""
         for host in self._hosts(need):
-            found = self._ask(host, need)
+            found = self._ask_beside(host, need)
             if isinstance(found, Surge) and need.isolation == "shared" and not self._as_shared(service, found.placement):
                 found = "the GPU with room is not like the one that it has, or has an MPS daemon of its own"
             if not isinstance(found, str):
@@ -177,7 +189,7 @@ class Surges:
 
     def _as_shared(self, service: str, place: Placement) -> bool:
         """A sharer is told its part of one GPU's memory, and the pipe of one MPS daemon: is this GPU the same, or at least alike?"""
-        memory = {gpu.uuid: gpu.memory_mib for gpu in self._host(self._needs[service]).gpus}
+        memory = {gpu.uuid: gpu.memory_mib for gpu in self._host(self.needs[service]).gpus}
         homes = {uuid for each in self._here if each.service == service for uuid in each.gpus}
         if place.sharing == MPS:
             return set(place.gpus) <= homes
@@ -188,7 +200,7 @@ class Surges:
         self._left[service] = found
         before = self._facts
         self._facts = _as_replica(self._facts, surge_name(service), found.name)
-        host = self._host(self._needs[service])
+        host = self._host(self.needs[service])
         kept = [each for each in self._solve(host, []).placements if each.service == found.service]
         if [(each.gpus, each.slice) for each in kept] == [(found.gpus, found.slice)]:
             self._left[service] = kept[0]
@@ -196,6 +208,49 @@ class Surges:
                 return
         del self._left[service]
         self._facts = before
+
+    def _ask_beside(self, host: Host, need: Need) -> Surge | str:
+        """One that has room while those of before hold more than they will."""
+        more = self._more()
+        left = host.capacity
+        for place in (*self._here, *self._left.values()):
+            left = left.less(self.needs[place.service.removesuffix(_EXTRA)].resources if self._known(place) else Resources())
+        for amounts in more.values():
+            left = left.less(amounts.resources)
+        if more and (short := left.shortage(need.resources)):
+            return f"too little {' and '.join(words_of(kind) for kind in short)} while the old versions run"
+        found = self._ask(self._without_full(host), need)
+        while isinstance(found, Surge) and need.isolation == "shared" and not self._has_room(host, need, found.placement, more):
+            self._full.update(found.placement.gpus)
+            found = self._ask(self._without_full(host), need)
+        return "no GPU with room while the old versions run" if self._full and isinstance(found, str) and found != STALE else found
+
+    def _known(self, place: Placement) -> bool:
+        return place.service.removesuffix(_EXTRA) in self.needs
+
+    def _more(self) -> dict[str, Held]:
+        """Of replicas that still hold what they had, by how much that is more than they will hold."""
+        found = {}
+        for place in self._here:
+            last = self._site.last.get(place.name)
+            if last is not None and place.name in self._old and place.service in self.needs:
+                found[place.name] = last.held.beyond(held_by(self.needs[place.service]))
+        return {name: each for name, each in found.items() if each != Held()}
+
+    def _without_full(self, host: Host) -> Host:
+        """A GPU without room keeps whom it has, and gets nobody."""
+        return replace(host, gpus=tuple(replace(gpu, cordoned=True) if gpu.uuid in self._full else gpu for gpu in host.gpus))
+
+    def _has_room(self, host: Host, need: Need, place: Placement, more: Mapping[str, Held]) -> bool:
+        for gpu in (gpu for gpu in host.gpus if gpu.uuid in place.gpus):
+            beside = [each for each in (*self._here, *self._left.values()) if gpu.uuid in each.gpus]
+            needs = [need, *(self.needs[each.service.removesuffix(_EXTRA)] for each in beside if self._known(each))]
+            extras = [more[each.name] for each in beside if each.name in more]
+            memory = sum(each.memory_mib for each in needs) + sum(each.memory_mib or 0 for each in extras)
+            compute = sum(each.compute or 0 for each in needs) + sum(each.compute for each in extras)
+            if memory > gpu.memory_mib - host.shared_reserve_mib or compute > host.shared_compute + 1e-6:
+                return False
+        return True
 
     def _ask(self, host: Host, need: Need) -> Surge | str:
         """One question to the planner."""
@@ -215,16 +270,16 @@ class Surges:
         # A replica of another host, or without a place anywhere, looks for none here: a host that is not part of the question keeps it.
         elsewhere = [
             Placement(need.service, number, "", MODE_OF[need.isolation], ())
-            for need in self._needs.values()
+            for need in self.needs.values()
             for number in range(1, need.replicas + 1)
             if (need.service, number) not in here
         ]
-        left = [_extra(self._needs[service]) for service in self._left]
+        left = [_extra(self.needs[service]) for service in self._left]
         more = [*left, *extras]
         previous = (*self._here, *elsewhere, *self._left.values())
         # Whose surge it is may have the room that is kept for it; that of others it may not.
         served = {each.service.removesuffix(_EXTRA) for each in more}
-        needs = [replace(need, keep_room=False) if need.service in served else need for need in self._needs.values()]
+        needs = [replace(need, keep_room=False) if need.service in served else need for need in self.needs.values()]
         return make_plan(Problem((host,), (*needs, *more), previous))
 
     def _wanted(self) -> set[Placement]:

@@ -494,7 +494,8 @@ def test_a_port_that_who_stays_gives_up_is_free_for_who_comes() -> None:
     given_ = problem(hosts, [need("stays", "exclusive"), need("comes", "exclusive")], before)
     ends = (place("stays", "0", mode="whole", http=18005), place("comes", "1", mode="whole", http=18000))
     made = order(given_, Solution(ends))
-    assert ([(step.verb, step.service) for step in made.steps], made.outages) == ([("move", "comes")], ())
+    assert ([(step.verb, step.service) for step in made.steps], made.outages) == ([("restart", "stays"), ("move", "comes")], ())
+    assert made.steps[0].line == "restart stays-1 on h1 GPU-h1-0 whole with http:18005"
 
 
 def test_within_a_host_a_port_is_not_taken_before_the_other_has_left_it() -> None:
