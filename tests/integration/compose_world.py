@@ -254,7 +254,7 @@ class World(socketserver.ThreadingUnixStreamServer):
             "Id": f"{self.made:012x}{0:052x}",  # its first twelve digits are a name by themselves
             "Name": f"/{project}",
             "Config": {"Image": service["image"], "Env": [], "Labels": {**service.get("labels", {}), **labels}},
-            "HostConfig": {"DeviceRequests": requests, "RestartPolicy": {"Name": "no"}},
+            "HostConfig": {"DeviceRequests": requests, "RestartPolicy": {"Name": "no"}, "PortBindings": _bindings(service)},
             "begun": None,
             "ended": None,
             "at": None,
@@ -269,10 +269,15 @@ class World(socketserver.ThreadingUnixStreamServer):
         events.append(f" Container {known['Name'][1:]}  Starting")
         if words := self.behaviour(known["Config"]["Image"]).start_error:
             return f"Error response from daemon: {words}"
+        if taken := _host_ports(known) & {port for one in self.containers.values() if one is not known for port in self._publishes(one)}:
+            return f"Error response from daemon: Bind for 0.0.0.0:{min(taken)} failed: port is already allocated"
         known["begun"], known["ended"], known["at"] = time.monotonic(), None, f"2026-11-21T12:00:{time.monotonic():.6f}Z"
         events.append(f" Container {known['Name'][1:]}  Started")
         self.note(f"started {project}")
         return None
+
+    def _publishes(self, known: dict[str, t.Any]) -> set[str]:
+        return _host_ports(known) if self.state(known)["Status"] == "running" else set()
 
     def _wait(self, known: dict[str, t.Any]) -> str | None:
         deadline = time.monotonic() + 20
@@ -286,6 +291,17 @@ class World(socketserver.ThreadingUnixStreamServer):
                 return None
             time.sleep(0.05)
         return "timeout waiting for containers"
+
+
+def _bindings(service: dict[str, t.Any]) -> dict[str, t.Any]:
+    """Ports of a compose file, ``127.0.0.1:18000:8080``, as the engine has them."""
+    parts = [str(port).split(":") for port in service.get("ports") or ()]
+    return {f"{container}/tcp": [{"HostIp": address, "HostPort": host}] for address, host, container in parts}
+
+
+def _host_ports(known: dict[str, t.Any]) -> set[str]:
+    bindings = known["HostConfig"].get("PortBindings") or {}
+    return {one["HostPort"] for several in bindings.values() for one in several}
 
 
 class _Handler(BaseHTTPRequestHandler):
