@@ -10,7 +10,7 @@ from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import shared_out
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.arrays import in_order, ranks
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import exchange, take_off
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_exchange import ease, exchange, take_off
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_expansion import LITTLE, NEARLY, Dealer, Dealt, joined
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_groups import Group
@@ -166,6 +166,7 @@ def _in_an_order(options: Options, number: int, amount: t.Any, cut: WholePattern
             one = Dealer(options, number).deal(amount, *cut, many_first=True)
             exchange(options, one)
         placed = one.placed
+        ease(options, one)
         take_off(options, one)
         lack, off = wanted - one.placed, placed - one.placed
         if best is None or lack < BETTER * best[0]:

@@ -34,6 +34,8 @@ MANY = 160
 # Cycles; each should take this part off what is lacked, but for the last few hosts.
 CYCLES, WORTH_WHILE, FEW = 16, 0.05, 12
 TINY = 1e-9
+# How often a few replicas go so that exchanges can go on.
+EASINGS = 3
 
 
 def exchange(options: Options, dealt: Dealt, bearable: float = inf) -> int:
@@ -221,6 +223,48 @@ class _Table:
         for replica, old, new in ((one, host, partner), (other, partner, host)):
             self.held[self.kind[replica], old] -= 1
             self.held[self.kind[replica], new] += 1
+
+
+def ease(options: Options, dealt: Dealt) -> None:
+    """A few large replicas of the lowest priority go where exchanges leave many hosts with a little too much, and what they leave is
+    exchanged: else each of these hosts would lose one. In place."""
+    for _time in range(EASINGS):
+        over = numpy.flatnonzero((dealt.left < -NEARLY).any(axis=1))
+        if len(over) <= FEW:
+            return
+        lack = -numpy.minimum(dealt.left, 0.0).sum(axis=0)
+        # Those with one GPU, then those with several.
+        klass, host = (
+            numpy.concatenate((ones, numpy.asarray([each[which] for each in dealt.several], dtype=numpy.int64)))
+            for which, ones in enumerate((dealt.klass, dealt.host))
+        )
+        need = options.needs[klass]
+        which = int((lack / numpy.maximum(need.mean(axis=0), NEARLY)).argmax())
+        there = numpy.isin(host, over) & (need[:, which] > 0) & (need[:, which] <= lack[which])
+        there &= options.priority[klass] == options.priority[klass[numpy.isin(host, over)]].min()
+        able = numpy.flatnonzero(there)
+        # The largest of each host; of these as many as leave what is lacked.
+        able = able[numpy.lexsort((able, host[able], -need[able, which]))]
+        able = able[numpy.sort(numpy.unique(host[able], return_index=True)[1])]
+        gone = able[: 1 + int(numpy.searchsorted(numpy.cumsum(need[able, which]), lack[which]))]
+        if len(gone) >= len(over):
+            return
+        _leave(options, dealt, gone)
+        exchange(options, dealt)
+
+
+def _leave(options: Options, dealt: Dealt, gone: Ints) -> None:
+    """These replicas have no place any more. ``gone``: their numbers; those with several GPUs come after the others."""
+    kept = numpy.ones(dealt.placed, dtype=bool)
+    kept[gone] = False
+    ones = len(dealt.klass)
+    mine = ~kept[:ones]
+    numpy.add.at(dealt.left, dealt.host[mine], options.needs[dealt.klass[mine]])
+    dealt.klass, dealt.shape, dealt.host = dealt.klass[kept[:ones]], dealt.shape[kept[:ones]], dealt.host[kept[:ones]]
+    for klass, host in (dealt.several[one - ones] for one in gone[gone >= ones].tolist()):
+        dealt.left[host] += options.needs[klass]
+        dealt.multi[host] -= options.count[klass]
+    dealt.several = [each for each, stays in zip(dealt.several, kept[ones:].tolist(), strict=True) if stays]
 
 
 def take_off(options: Options, dealt: Dealt) -> None:

@@ -134,7 +134,8 @@ class Dealer:
         mine = numpy.flatnonzero((options.group == self.number) & (amount > 0))
         klass, shape, many = options.klass[mine], options.shape[mine], amount[mine]
         single = options.count[klass] == 1
-        several = self._several(klass[~single], many[~single])
+        average = many @ options.needs[klass] / max(1, self.group.size * self.group.gpus)
+        several = self._several(klass[~single], many[~single], average)
         multi = self.group.gpus - self.open
         boards = self._others(patterns, boards, dict(zip(klass.tolist(), shape.tolist(), strict=True)), several)
         klass, shape, many = klass[single], shape[single], many[single]
@@ -151,24 +152,30 @@ class Dealer:
         hosts, of = self._settled(*self._replicas(klass, shape, many, need, mean), shape, need, self.options.per_host[klass], usable)
         return Dealt(klass[of], shape[of], hosts, self.slots, self.left, multi, several)
 
-    def _several(self, klass: Ints, many: Ints) -> list[tuple[int, int]]:
-        """Replicas with several GPUs: largest first, each on the host with most open GPUs: what is spread must find many hosts."""
-        found: list[tuple[int, int]] = []
-        options = self.options
-        for one, number in sorted(
-            zip(klass.tolist(), many.tolist(), strict=True), key=lambda each: (-int(options.count[each[0]]), each[0])
-        ):
-            need = options.needs[one]
+    def _several(self, klass: Ints, many: Ints, average: Floats) -> list[tuple[int, int]]:
+        """Replicas with several GPUs: largest first; of equally large ones those first that must be spread over most hosts, then what is
+        far from the mean: what is heavy goes where what is light has left most, so that no host is full with CPU or RAM to spare.
+
+        :param average: CPU and RAM (GiB) that one GPU of the group has of its host, on the mean.
+        """
+        options, found = self.options, list[tuple[int, int]]()
+        count, need = options.count[klass], options.needs[klass]
+        off = (need - count[:, None] * average) * self.scale
+        over = (self.left - self.open[:, None] * average) * self.scale
+        crowd = self._part(klass, many)
+        crowd = numpy.where(crowd > CROWDED, crowd, 0.0)
+        for which in numpy.lexsort((klass, -numpy.abs(off).sum(axis=1), -crowd, -count)).tolist():
+            one, number = int(klass[which]), int(many[which])
             held = numpy.zeros(self.group.size, dtype=numpy.int64)
             while number:
-                fits = (self.open >= options.count[one]) & (self.left >= need - NEARLY).all(axis=1) & (held < options.per_host[one])
+                fits = (self.open >= count[which]) & (self.left >= need[which] - NEARLY).all(axis=1) & (held < options.per_host[one])
                 hosts = numpy.flatnonzero(fits)
-                order = numpy.lexsort((-(self.left[hosts] * self.scale).sum(axis=1), -self.open[hosts]))
-                hosts = hosts[order[:number]]
+                hosts = hosts[numpy.lexsort((-(over[hosts] @ off[which]), -self.open[hosts]))][: self._share(number)]
                 if not len(hosts):
                     break
-                self.open[hosts] -= options.count[one]
-                self.left[hosts] -= need
+                self.open[hosts] -= count[which]
+                self.left[hosts] -= need[which]
+                over[hosts] -= off[which]
                 held[hosts] += 1
                 found += [(one, host) for host in hosts.tolist()]
                 number -= len(hosts)

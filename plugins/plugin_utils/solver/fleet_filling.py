@@ -16,6 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_gatherin
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats import Room, Seats
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_swap import Swap
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_trading import trade
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
@@ -81,8 +82,10 @@ class Filling:
             others = self.waiting - lost
             self.waiting -= others
             self._fill()
+            trade(self)
             self.waiting += others
         self._fill()
+        trade(self)
         self._close()
 
     def _fill(self) -> None:
@@ -119,7 +122,7 @@ class Filling:
         found: Ints = self._by_place[numpy.searchsorted(self._places, place)]
         return found
 
-    def _allowed(self, option: int, more: tuple[float, float] = (0.0, 0.0)) -> int:
+    def allowed(self, option: int, more: tuple[float, float] = (0.0, 0.0)) -> int:
         """How many more replicas at this option the quota allows, with ``more`` memory and worth than is free now."""
         team = int(self.options.team[self.options.klass[option]])
         if team < 0:
@@ -146,21 +149,21 @@ class Filling:
         for step in steps:
             for option in self.options_of[klass]:
                 while True:
-                    number = min(int(self.waiting[klass]), self._allowed(option))
+                    number = min(int(self.waiting[klass]), self.allowed(option))
                     if not number or not step(klass, option, number):
                         break
 
     def _place_in_use(self, klass: int, option: int, number: int) -> int:
-        return self._place(self.seats[self.options.group[option]], klass, option, number, opened=False)
+        return self.place(self.seats[self.options.group[option]], klass, option, number, opened=False)
 
     def _place_opened(self, klass: int, option: int, number: int) -> int:
         seats = self.seats[self.options.group[option]]
         # No more GPUs than so many replicas need: one for each at once would leave all of them almost empty.
         on_one = min(seats.board.most_of(int(self.options.shape[option])), int(self.options.per_host[klass]))
-        placed = more = self._place(seats, klass, option, -(-number // max(1, on_one)), opened=True)
+        placed = more = self.place(seats, klass, option, -(-number // max(1, on_one)), opened=True)
         while more:
             # What is open now has room for others of the class.
-            more = self._place_in_use(klass, option, min(number - placed, self._allowed(option)))
+            more = self._place_in_use(klass, option, min(number - placed, self.allowed(option)))
             placed += more
         return placed
 
@@ -266,7 +269,7 @@ class Filling:
         new = self._changed(seats, one, comes)
         for opened in (False, True):
             for option in self.options_of[goes]:
-                if self._allowed(option) and self._place(self.seats[self.options.group[option]], goes, option, 1, opened=opened):
+                if self.allowed(option) and self.place(self.seats[self.options.group[option]], goes, option, 1, opened=opened):
                     self._stuck.clear()
                     return True
         self._changed(seats, new, old)
@@ -329,7 +332,7 @@ class Filling:
                 host, gpu = self._swaps.setdefault(group, Swap(seats)).make_way(klass, shape) or where
                 seats.add(*(numpy.asarray([each]) for each in (klass, shape, host, 1 << gpu)))
 
-    def _place(self, seats: Seats, klass: int, option: int, number: int, *, opened: bool) -> int:
+    def place(self, seats: Seats, klass: int, option: int, number: int, *, opened: bool) -> int:
         """Seat up to ``number`` replicas, at most one on each host. ``opened``: on GPUs that nobody uses yet."""
         count, shape = int(self.options.count[klass]), int(self.options.shape[option])
         if number <= 0:
@@ -432,20 +435,20 @@ class Filling:
 
     def _quota_from_below(self, klass: int, option: int, level: int) -> list[tuple[Seats, list[int]]] | None:
         """Lower replicas of the same team that must go so that the quota holds; None when that is not enough."""
-        if self._allowed(option):
+        if self.allowed(option):
             return []
         team = int(self.options.team[klass])
-        if not self._allowed(option, self._held_below(team, level)):
+        if not self.allowed(option, self._held_below(team, level)):
             return None
         freed, gone = [0.0, 0.0], []
         for seats, one in self._below(team, level):
-            if self._allowed(option, (freed[0], freed[1])):
+            if self.allowed(option, (freed[0], freed[1])):
                 break
             cost = int(self._options_of(seats, numpy.asarray([one]))[0])
             freed[0] += float(self.options.memory[cost])
             freed[1] += float(self.options.worth[cost])
             gone.append((seats, [one]))
-        return gone if self._allowed(option, (freed[0], freed[1])) else None
+        return gone if self.allowed(option, (freed[0], freed[1])) else None
 
     def _held_below(self, team: int, level: int) -> tuple[float, float]:
         """(memory, worth) that replicas of a team below a priority have."""

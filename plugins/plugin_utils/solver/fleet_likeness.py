@@ -48,6 +48,7 @@ def likeness(options: Options) -> tuple[Options, list[int]] | None:
         for column in zip(*((number, *place) for number, (places, _level) in enumerate(names) for place in places), strict=True)
     )
     nothing = numpy.zeros(0)
+    cpus, ram = mean(options.cpus), mean(options.ram)
     small = replace(
         options,
         boards=tuple(options.boards[number] for number in boards),
@@ -56,8 +57,8 @@ def likeness(options: Options) -> tuple[Options, list[int]] | None:
         quotas=(),
         replicas=replicas,
         priority=numpy.asarray([level for _places, level in names], dtype=numpy.int64),
-        cpus=mean(options.cpus),
-        ram=mean(options.ram),
+        cpus=cpus,
+        ram=ram,
         count=numpy.ones(len(names), dtype=numpy.int64),
         team=numpy.full(len(names), -1, dtype=numpy.int64),
         per_host=numpy.full(len(names), UNLIMITED, dtype=numpy.int64),
@@ -67,6 +68,7 @@ def likeness(options: Options) -> tuple[Options, list[int]] | None:
         most=replicas[klass],
         memory=numpy.zeros(len(klass)),
         worth=numpy.zeros(len(klass)),
+        taken=numpy.stack((cpus, ram), axis=1)[klass],
         quota_memory=nothing,
         quota_worth=nothing,
     )

@@ -16,6 +16,7 @@ from functools import cached_property
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards import Board
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_groups import GIB, Group, alike, group_of, usable
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_problem import FleetClass, FleetProblem, FleetQuota
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_taking import Asked, taken_of_hosts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
@@ -37,7 +38,8 @@ class Options:
     """Arrays by class: ``replicas``, ``priority``, ``cpus``, ``ram`` (GiB), ``count`` (GPUs), ``team`` (number of its quota, -1: none).
 
     Arrays by option: its ``klass``, ``group`` and ``shape``, the ``most`` replicas there, and what a quota counts for one replica:
-    ``memory`` (GiB, whole ones) and ``worth`` (GPUs). ``quota_memory`` and ``quota_worth`` by quota; infinite where there is none.
+    ``memory`` (GiB, whole ones) and ``worth`` (GPUs). ``taken``: CPU and RAM (GiB) that nobody else has of the group then, shape
+    (options, 2). ``quota_memory`` and ``quota_worth`` by quota; infinite where there is none.
     ``per_host``: by class, replicas on one host. Options are in order of class, group and shape.
     """
 
@@ -58,6 +60,7 @@ class Options:
     most: Ints
     memory: Floats
     worth: Floats
+    taken: Floats
     quota_memory: Floats
     quota_worth: Floats
 
@@ -131,6 +134,9 @@ def _arrays(given: Sequence[FleetQuota], classes: tuple[FleetClass, ...], boards
                 rows.append((number, place, shape, most, float(-(-taken.mib // GIB) * one.count), taken.worth * one.count))
     columns = list(zip(*rows, strict=True)) if rows else [()] * 6
     infinite = float("inf")
+    klasses, places, kinds = (numpy.asarray(column, dtype=numpy.int64) for column in columns[:3])
+    count = numpy.asarray([one.count for one in classes], dtype=numpy.int64)
+    needs = numpy.asarray([(one.cpus, one.ram_mib / GIB) for one in classes], dtype=float).reshape(-1, 2)
     return Options(
         boards=boards,
         groups=groups,
@@ -138,17 +144,18 @@ def _arrays(given: Sequence[FleetQuota], classes: tuple[FleetClass, ...], boards
         quotas=quotas,
         replicas=numpy.asarray([one.replicas for one in classes], dtype=numpy.int64),
         priority=numpy.asarray([one.priority for one in classes], dtype=numpy.int64),
-        cpus=numpy.asarray([one.cpus for one in classes], dtype=float),
-        ram=numpy.asarray([one.ram_mib / GIB for one in classes], dtype=float),
-        count=numpy.asarray([one.count for one in classes], dtype=numpy.int64),
+        cpus=needs[:, 0].copy(),
+        ram=needs[:, 1].copy(),
+        count=count,
         team=numpy.asarray([team.get(one.team, -1) for one in classes], dtype=numpy.int64),
         per_host=numpy.asarray([_unlimited(one.max_per_host) for one in classes], dtype=numpy.int64),
-        klass=numpy.asarray(columns[0], dtype=numpy.int64),
-        group=numpy.asarray(columns[1], dtype=numpy.int64),
-        shape=numpy.asarray(columns[2], dtype=numpy.int64),
+        klass=klasses,
+        group=places,
+        shape=kinds,
         most=numpy.asarray(columns[3], dtype=numpy.int64),
         memory=numpy.asarray(columns[4], dtype=float),
         worth=numpy.asarray(columns[5], dtype=float),
+        taken=taken_of_hosts(boards, groups, Asked(places, kinds, count[klasses], needs[klasses])),
         quota_memory=numpy.asarray([infinite if quota.memory_mib is None else quota.memory_mib / GIB for quota in quotas], dtype=float),
         quota_worth=numpy.asarray([infinite if quota.gpus is None else quota.gpus for quota in quotas], dtype=float),
     )

@@ -26,6 +26,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_headroom
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_likeness import likeness
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rows import Rows
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_spread import Spread
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.knapsack import MANY
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import Outcome, Program, Session, SolverError, numpy
 
@@ -54,9 +55,8 @@ LONG = 5_000
 MOST_APART = 1e4
 # The part of the last priority for which few GPUs are sought ahead: near what is held of it in the end.
 NEARLY_ALL = 0.9999
-# How often rows for classes that must be spread are added in a stage; from so many replicas without a place of their own on; and how many
-# of the smallest slices a GPU has.
-MOST_SPREADS, SPREAD_FROM, MOST_SLICES = 4, 0.5, 7
+# How often rows for classes that must be spread are added in a stage.
+MOST_SPREADS = 4
 # The share of the program's value that it owes to fractional numbers from which on they are not to be rounded, but kept out.
 BROKEN = 2e-6
 # The part of the rounds before in the mean of their prices.
@@ -94,7 +94,7 @@ class Relaxed:
     """``amount``: replicas by option. ``patterns``: by group, shape (patterns, shapes); ``boards``: by group, GPUs of each pattern.
 
     ``levels`` by priority, and how many replicas of each are ``held``. It is within ``counts``, the least and the most replicas of
-    (priority, team), and within ``cuts``. ``spread``: options of which each GPU has a place for no more than a host may have of the class.
+    (priority, team), and within ``cuts``. ``spread`` and ``beside``: as in :class:`Spread`.
     ``price``: the GPUs that one replica more of the last priority would open; 0 before that stage.
     """
 
@@ -106,6 +106,7 @@ class Relaxed:
     counts: Counts
     cuts: list[TeamCut]
     spread: list[int]
+    beside: list[int]
     price: float = 0.0
 
 
@@ -211,8 +212,7 @@ class FleetProgram:
         self.known: list[set[bytes]] = [set() for _board in options.boards]
         self.is_pattern = numpy.zeros(0, dtype=bool)
         self.bounds, self.parts = Bounds(self), list[Part]()
-        # Options with a row that spreads them.
-        self.spread: list[int] = []
+        self.spread = Spread()
         # Is the program kept within the best part of the bounds? The counts that it is kept within.
         self.inside = False
         # Does a plan come from it?
@@ -453,7 +453,7 @@ class FleetProgram:
                 # Nothing to be gained with few of a shape at once: the last rounds look at all patterns.
                 rounds = [False] * LAST_ROUNDS if spread else []
                 fresh = {}
-            if not fresh and spreads and self._add_spread(outcome):
+            if not fresh and spreads and self.spread.add_rows(self, outcome):
                 spreads, rounds = spreads - 1, [True] * LAST_ROUNDS + [False] * LAST_ROUNDS
                 continue
             if not fresh:
@@ -495,31 +495,6 @@ class FleetProgram:
                         if each.tobytes() not in self.known[number]:
                             fresh.setdefault(number, {})[each.tobytes()] = each
         return slack, {board: list(found.values()) for board, found in fresh.items()}
-
-    def _add_spread(self, outcome: Outcome) -> bool:
-        """Rows that no plan breaks and this solution does, for classes of which a host may have few: a GPU with seven small slices has a
-        place for one of them. Were there any?
-
-        Only where all patterns are known: on GPUs without shared ones.
-        """
-        options, amount = self.options, self.amount(outcome)
-        found = False
-        for number, group in enumerate(options.groups):
-            board = options.boards[group.board]
-            limit = options.per_host[options.klass]
-            mine = numpy.flatnonzero((options.group == number) & (amount > 1.0) & (limit < group.gpus * MOST_SLICES))
-            if board.shared or not len(mine):
-                continue
-            here = [(column, pattern) for column, where, pattern in self.pattern_columns if where == number]
-            columns, patterns = numpy.asarray([column for column, _pattern in here]), numpy.asarray([pattern for _column, pattern in here])
-            places = numpy.minimum(patterns[:, options.shape[mine]], limit[mine])
-            for one in numpy.flatnonzero(amount[mine] > outcome.values[columns] @ places + SPREAD_FROM).tolist():
-                able = places[:, one] > 0
-                row = numpy.concatenate((columns[able], self.column_of[mine[one : one + 1]]))
-                self.session.add_row(0.0, row, numpy.concatenate((-places[able, one].astype(float), [1.0])))
-                self.spread.append(int(mine[one]))
-                found = True
-        return found
 
     def _add_patterns(self, board: int, patterns: Ints) -> None:
         """Columns for these patterns in all groups of a board."""
@@ -565,6 +540,7 @@ class FleetProgram:
             held=dict(held),
             counts={**{team: (-numpy.inf, most) for team, most in self.bounds.most.items()}, **self.kept},
             cuts=list(self.bounds.cuts),
-            spread=list(self.spread),
+            spread=list(self.spread.spread),
+            beside=list(self.spread.beside),
             price=price,
         )

@@ -16,6 +16,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_boards i
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_options import AT_ONCE_TO_SPARE, MOST_AT_ONCE, Options
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_program import CALM, Relaxed
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_rows import Rows
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_spread import beside, full_hosts
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_teams import Fractional, Haste, Short, by_teams
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import (
     Limits,
@@ -98,7 +99,7 @@ def rounded(options: Options, relaxed: Relaxed) -> Ints:
 
 def _short_of_ram(options: Options, relaxed: Relaxed) -> bool:
     """Does the linear program leave a group less RAM than each of its hosts should keep?"""
-    used = numpy.bincount(options.group, weights=relaxed.amount * options.ram[options.klass], minlength=len(options.groups))
+    used = numpy.bincount(options.group, weights=relaxed.amount * options.taken[:, 1], minlength=len(options.groups))
     return any(group.size * (group.ram - SPARE_RAM) < each for group, each in zip(options.groups, used.tolist(), strict=True))
 
 
@@ -216,7 +217,9 @@ class _Rounding:
         near = self._near(level, held, price)
         program, rows = near.program, near.rows
         # Each cut speaks of one team, too.
-        private = numpy.concatenate((rows.of_one_team(), numpy.repeat((False, True), (len(relaxed.spread), len(relaxed.cuts)))))
+        private = numpy.concatenate(
+            (rows.of_one_team(), numpy.repeat((False, True), (len(relaxed.spread) + len(relaxed.beside), len(relaxed.cuts))))
+        )
         groups = numpy.arange(len(options.groups))
         shared = numpy.concatenate((rows.cpus + groups, rows.ram + groups, rows.gpus + groups))
         fractional = Fractional(
@@ -280,6 +283,12 @@ class _Rounding:
                 program.add_entries(row, boards[group], -places)
                 if column_of[option] >= 0:
                     program.add_entries(row, column_of[option])
+            full = full_hosts(options)
+            for option in relaxed.beside:
+                limit, those, worth = beside(options, option, full)
+                mine = column_of[those] >= 0
+                row = program.add_rows(1, upper=limit + NEARLY - worth @ rest[those])
+                program.add_entries(row, column_of[those[mine]], worth[mine])
             for one in relaxed.cuts:
                 mine = column_of[one.options] >= 0
                 row = program.add_rows(1, upper=one.most + NEARLY - one.worth @ rest[one.options])

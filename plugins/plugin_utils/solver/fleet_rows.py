@@ -74,8 +74,8 @@ class Rows:
         parts = [
             (klass, numpy.ones(len(mine))),
             (first + options.shape[mine], options.count[klass].astype(float)),
-            (self.cpus + group, options.cpus[klass]),
-            (self.ram + group, options.ram[klass]),
+            (self.cpus + group, options.taken[mine, 0]),
+            (self.ram + group, options.taken[mine, 1]),
             (numpy.where(team >= 0, self.memory + team, -1), options.memory[mine]),
             (numpy.where(team >= 0, self.worth + team, -1), options.worth[mine]),
             (level_row, numpy.ones(len(mine))),

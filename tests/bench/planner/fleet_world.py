@@ -192,22 +192,29 @@ def world(
     unlike: float = 0.0,
     uneven: float = UNEVEN,
     step: int = 0,
+    several: float = 0.0,
+    lean: float = 1.0,
 ) -> dict[str, t.Any]:
     """A whole problem: ``models``, ``hosts``, ``classes`` and ``quotas``, lists of plain dicts. ``load``: demand over capacity.
 
     ``harsh``: the tightest quotas do not even hold what their team asks for with the highest priority. ``unlike``: each host has up to this
     part of its CPU and RAM more or less, in whole cores and MiB, so that no two are equal. ``uneven``: as :data:`UNEVEN`. ``step``: who
-    shares GPUs has any multiple of so many MiB and not one of twelve sizes.
+    shares GPUs has any multiple of so many MiB and not one of twelve sizes. ``several``: the part of the services with whole GPUs of which
+    a replica has two, four or eight. ``lean``: hosts have this part of their cores, and of their RAM.
     """
     rng = random.Random(seed)
     machines = _different(hosts(gpus), seed, unlike) if unlike else hosts(gpus)
+    if lean != 1.0:
+        machines = [{**host, "cpus": round(host["cpus"] * lean), "ram_mib": int(host["ram_mib"] * lean)} for host in machines]
     capacity: dict[str, int] = {}
     for host in machines:
         capacity[host["model"]] = capacity.get(host["model"], 0) + host["gpus"]
     drawn = [(_service(rng, number), rng.lognormvariate(0.0, uneven)) for number in range(classes)]
     if step:
         _stepped([one for one, _weight in drawn], seed, step)
-    services = [(one, weight, _size(one, capacity)) for one, weight in drawn]
+    if several:
+        _enlarged([one for one, _weight in drawn], seed, several)
+    services = [(one, weight, _size(one, capacity) * one.get("count", 1)) for one, weight in drawn]
     asked = []
     shared = sum(part for name, part in capacity.items() if name not in SEVENTHS)
     # Each part of the fleet gets its part of the demand: shared work can only run on shared GPUs.
@@ -218,7 +225,7 @@ def world(
             asked.append({**one, "replicas": max(1, round(load * room * weight / total / size))})
     quotas = []
     for team in sorted({one["team"] for one in asked}):
-        memory = sum(one["replicas"] * one["memory_mib"] for one in asked if one["team"] == team)
+        memory = sum(one["replicas"] * one["memory_mib"] * one.get("count", 1) for one in asked if one["team"] == team)
         tight = rng.choices(((0.15, 0.35) if harsh else (0.35, 0.6), (0.6, 1.0), (1.1, 2.0)), (15, 30, 55))[0]
         quotas.append({"team": team, "memory_mib": int(memory * rng.uniform(*tight)) + 16 * GIB})
     return {"models": models(), "hosts": machines, "classes": asked, "quotas": quotas}
@@ -230,6 +237,15 @@ def _stepped(services: list[dict[str, t.Any]], seed: int, step: int) -> None:
     for one in services:
         if one["isolation"] == "shared":
             one["memory_mib"] = step * max(1, round(one["memory_mib"] * chance.uniform(0.6, 1.2) / step))
+
+
+def _enlarged(services: list[dict[str, t.Any]], seed: int, several: float) -> None:
+    """Give replicas of this part of those with whole GPUs several of them, each with the CPU and RAM that one has."""
+    chance = random.Random(seed)
+    for one in services:
+        if one["isolation"] == "exclusive" and chance.random() < several:
+            count = chance.choice((2, 2, 4, 8))
+            one.update(count=count, cpus=one["cpus"] * count, ram_mib=one["ram_mib"] * count)
 
 
 def _different(machines: list[dict[str, t.Any]], seed: int, unlike: float) -> list[dict[str, t.Any]]:

@@ -32,6 +32,8 @@ SMALL = ((1, 2), (2, 3), (10, 12), (200, 200))
 WAITING_CHECKED = 1_000
 # In one case each host has up to this part of its CPU and RAM more or less.
 UNLIKE = 0.1
+# In another one this part of the services with whole GPUs wants two, four or eight a replica.
+SEVERAL = 0.4
 # So many percent less than twice as much of the first priority that differs may be served by twice the fleet.
 TWICE = 0.1
 
@@ -152,7 +154,7 @@ def measure(quick: bool) -> dict[str, t.Any]:
     """All cases. ``quick``: two of 5,000 GPUs, and the small ones."""
     (gpus, classes), seeds = (QUICK, (1,)) if quick else (FULL, (1, 2, 3, 4, 5))
     cases = [case(gpus, classes, seed, baseline=seed == 1) for seed in seeds]
-    cases.append(case(gpus, classes, 1, unlike=UNLIKE))
+    cases += [case(gpus, classes, 1, unlike=UNLIKE), case(gpus, classes, 1, several=SEVERAL)]
     small = [case(*size, seed) for size in SMALL for seed in ((1,) if quick else (1, 2, 3))]
     found: dict[str, t.Any] = {"cases": cases, "small": small, "metamorphic": metamorphic(*((300, 60) if quick else QUICK), 1)}
     found["violations"] = [line for each in (*cases, *small, found["metamorphic"]) for line in each["violations"]]
@@ -169,10 +171,12 @@ if __name__ == "__main__":
     parser.add_argument("--unlike", type=float, default=0.0, help="each host has up to this part of its CPU and RAM more or less")
     parser.add_argument("--uneven", type=float, default=UNEVEN, help="how much more some services ask for than others")
     parser.add_argument("--step", type=int, default=0, help="who shares GPUs has any multiple of so many MiB")
+    parser.add_argument("--several", type=float, default=0.0, help="part of the services with whole GPUs that want 2, 4 or 8 a replica")
+    parser.add_argument("--lean", type=float, default=1.0, help="hosts have this part of their CPU and RAM")
     parser.add_argument("--baseline", action="store_true", help="beside it, first fit")
     parser.add_argument("--metamorphic", action="store_true", help="what must not matter, or only help, in place of figures")
     given = parser.parse_args()
-    asked = {name: getattr(given, name) for name in ("load", "harsh", "unlike", "uneven", "step")}
+    asked = {name: getattr(given, name) for name in ("load", "harsh", "unlike", "uneven", "step", "several", "lean")}
     for number in given.seed or [1]:
         if given.metamorphic:
             print(json.dumps(metamorphic(given.gpus, given.classes, number, **asked)), flush=True)
