@@ -197,3 +197,12 @@ def test_one_goes_where_many_hosts_have_a_little_too_much(large: bool) -> None:
     assert dealt.placed == 440 - (not large)
     assert dealt.several == []
     assert not dealt.multi.any()
+
+
+def test_nobody_of_a_higher_priority_goes_for_many_hosts() -> None:
+    given = options(problem(hosts(20, cpus=8.0), service("high", 40, 4.25, priority=2), service("low", 1, 1.0)))
+    klass, shape = np.zeros(40, dtype=np.int64), np.zeros(40, dtype=np.int64)
+    slots = np.zeros((20, 8, len(given.boards[0].shapes)), dtype=np.int64)
+    dealt = Dealt(klass, shape, np.tile(np.arange(20), 2), slots, np.full((20, 2), (-0.5, 9.0)), np.zeros(20, dtype=np.int64), [])
+    ease(given, dealt)
+    assert dealt.placed == 40

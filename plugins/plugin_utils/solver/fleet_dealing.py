@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import typing as t
+from dataclasses import replace
 from functools import partial
 
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.sharing_out import shared_out
@@ -35,6 +36,8 @@ if t.TYPE_CHECKING:
 FINE, BETTER, FAIR, FEW = 15, 0.6, 2e-3, 1e-2
 # A group whose hosts lack this part of what they may give, on the mean, is dealt to part by part.
 UNLIKE = 0.01
+# Where hosts lack no more than this part of what they may give, on the mean, a few large replicas that go may help all.
+BEARABLE = 0.01
 # From so many replicas on they are dealt by two processes.
 MANY = 5_000
 # So many times what the first GPUs lack before any exchange, or LITTLE, is too much for fewer GPUs.
@@ -166,8 +169,7 @@ def _in_an_order(options: Options, number: int, amount: t.Any, cut: WholePattern
             one = Dealer(options, number).deal(amount, *cut, many_first=True)
             exchange(options, one)
         placed = one.placed
-        ease(options, one)
-        take_off(options, one)
+        one = _within_hosts(options, group, one)
         lack, off = wanted - one.placed, placed - one.placed
         if best is None or lack < BETTER * best[0]:
             best = lack, one, off
@@ -177,6 +179,25 @@ def _in_an_order(options: Options, number: int, amount: t.Any, cut: WholePattern
     lack, dealt, off = t.cast("tuple[int, Dealt, int]", best)
     opened = int(cut.boards.sum()) + lack - off
     return _Way(cut, dealt, off, lack - off, opened, max(0, opened - group.size * group.gpus))
+
+
+def _within_hosts(options: Options, group: Group, dealt: Dealt) -> Dealt:
+    """The replicas of a group without those of which hosts have too much: each host's own, or first a few large ones that help many hosts;
+    whichever leaves more of the highest priority that differs."""
+    found = [dealt]
+    if (dealt.left < -NEARLY).any() and _lack(group, dealt) <= BEARABLE * group.size:
+        found.append(replace(dealt, host=dealt.host.copy(), left=dealt.left.copy(), multi=dealt.multi.copy()))
+        ease(options, found[1])
+    for one in found:
+        take_off(options, one)
+    return max(found, key=lambda one: _by_priority(options, one))
+
+
+def _by_priority(options: Options, dealt: Dealt) -> list[int]:
+    """How many replicas there are of each priority, greatest first."""
+    klass = numpy.concatenate((dealt.klass, numpy.asarray([one for one, _host in dealt.several], dtype=numpy.int64)))
+    priority = options.priority[klass]
+    return [int((priority == level).sum()) for level in options.levels]
 
 
 def rows_of(options: Options, seats: list[Seats]) -> list[Row]:

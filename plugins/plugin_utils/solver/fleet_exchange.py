@@ -226,7 +226,7 @@ class _Table:
 
 
 def ease(options: Options, dealt: Dealt) -> None:
-    """A few large replicas of the lowest priority go where exchanges leave many hosts with a little too much, and what they leave is
+    """A few large replicas of the last priority go where exchanges leave many hosts with a little too much, and what they leave is
     exchanged: else each of these hosts would lose one. In place."""
     for _time in range(EASINGS):
         over = numpy.flatnonzero((dealt.left < -NEARLY).any(axis=1))
@@ -241,7 +241,8 @@ def ease(options: Options, dealt: Dealt) -> None:
         need = options.needs[klass]
         which = int((lack / numpy.maximum(need.mean(axis=0), NEARLY)).argmax())
         there = numpy.isin(host, over) & (need[:, which] > 0) & (need[:, which] <= lack[which])
-        there &= options.priority[klass] == options.priority[klass[numpy.isin(host, over)]].min()
+        # Of the others it matters who finds another place, and small ones do.
+        there &= options.priority[klass] == options.levels[-1]
         able = numpy.flatnonzero(there)
         # The largest of each host; of these as many as leave what is lacked.
         able = able[numpy.lexsort((able, host[able], -need[able, which]))]
