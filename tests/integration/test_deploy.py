@@ -94,29 +94,6 @@ def test_a_new_version_proves_itself_beside_the_old_one_and_a_second_run_changes
     assert fleet.site.done("deploy").changed() == []
 
 
-def test_who_exchange_their_ports_never_publish_one_twice_and_the_lower_priority_is_stopped_first(fleet: Fleet) -> None:
-    # Of other sizes, so that they cannot exchange their slices.
-    def want(ocr: int, face: int) -> None:
-        fleet.want(TWO, priority=20, ports=[{"name": "http", "container": 8080, "host": ocr}])
-        fleet.site.manifest("face", "18 GiB", priority=80, rollout=ROLLOUT, ports=[{"name": "http", "container": 8080, "host": face}])
-
-    want(18000, 18001)
-    fleet.site.done("deploy")
-    mark = len(fleet.world.log)
-    want(18001, 18000)
-    done = fleet.site.done("deploy")
-    assert "face-1: new version; beside the old one on host-d" in done.output
-    assert "ocr-1: new version; stop first on host-d: others wait for a port or room that it gives up, and it for theirs" in done.output
-    happened = [line for line in fleet.since(mark) if not line.startswith("removed")]
-    assert happened == ["stopped ocr-1", "started face-surge", "stopped face-1", "started face-1", "stopped face-surge", "started ocr-1"]
-    assert "stop ocr-1 on host-d" in (fleet.site.plans / "fleet.yml").read_text(encoding="utf-8").replace("from", "on")
-    assert fleet.site.done("deploy").changed() == []
-    (fleet.site.manifests / "face.yml").unlink()
-    fleet.want(TWO)
-    fleet.site.done("deploy")
-    assert fleet.world.running() == {"ocr-1": TWO}
-
-
 def test_a_version_that_is_never_healthy_leaves_the_old_one_and_the_play_says_so_in_one_line(fleet: Fleet) -> None:
     slices, mark = fleet.slices(), len(fleet.world.log)
     fleet.world.images[BAD] = Behaviour(unhealthy_after=0.0, healthy_after=None)
@@ -244,6 +221,29 @@ def test_a_deploy_of_one_service_is_refused_when_another_would_change_and_nothin
     assert refused.status != 0
     assert "the plan would change more than face: ocr on host-d; deploy that first, or leave out -e service" in refused.output
     assert ((fleet.site.plans / f"{HOST}.yml").read_bytes(), fleet.held()) == (plan, False)
+
+
+def test_who_exchange_their_ports_never_publish_one_twice_and_the_lower_priority_is_stopped_first(fleet: Fleet) -> None:
+    # Of other sizes, so that they cannot exchange their slices.
+    def want(ocr: int, face: int) -> None:
+        fleet.want(TWO, priority=20, ports=[{"name": "http", "container": 8080, "host": ocr}])
+        fleet.site.manifest("face", "18 GiB", priority=80, rollout=ROLLOUT, ports=[{"name": "http", "container": 8080, "host": face}])
+
+    want(18000, 18001)
+    fleet.site.done("deploy")
+    mark = len(fleet.world.log)
+    want(18001, 18000)
+    done = fleet.site.done("deploy")
+    assert "face-1: new version; beside the old one on host-d" in done.output
+    assert "ocr-1: new version; stop first on host-d: others wait for a port or room that it gives up, and it for theirs" in done.output
+    happened = [line for line in fleet.since(mark) if not line.startswith("removed")]
+    assert happened == ["stopped ocr-1", "started face-surge", "stopped face-1", "started face-1", "stopped face-surge", "started ocr-1"]
+    assert "stop ocr-1 on host-d" in (fleet.site.plans / "fleet.yml").read_text(encoding="utf-8").replace("from", "on")
+    assert fleet.site.done("deploy").changed() == []
+    (fleet.site.manifests / "face.yml").unlink()
+    fleet.want(TWO)
+    fleet.site.done("deploy")
+    assert fleet.world.running() == {"ocr-1": TWO}
 
 
 @contextlib.contextmanager

@@ -76,7 +76,8 @@ class Filling:
 
     def fill(self, planned: Ints | None = None) -> None:
         """Everything that this file is for. ``planned``: by class, how many were to have a place: whoever of them lost it comes before
-        others, who would take what their team has left then."""
+        others, who would take what their team has left then. Without it nobody goes for others: whoever asks
+        may have another place for these."""
         if planned is not None:
             lost = numpy.maximum(0, planned - self.options.replicas + self.waiting)
             others = self.waiting - lost
@@ -85,7 +86,8 @@ class Filling:
             trade(self)
             self.waiting += others
         self._fill()
-        trade(self)
+        if planned is not None:
+            trade(self)
         self._close()
 
     def _fill(self) -> None:
