@@ -159,18 +159,23 @@ def apply_turns(hosts: Iterable[str], hostvars: Mapping[str, Data]) -> dict[str,
     """Of each host that has a plan to carry out: its ``wave``, 0 where it waits for nobody, and for which replicas it ``waits``.
 
     ``hostvars``: what the play noted of a host: as ``apply_work`` what ``host_plan`` answered, and as ``apply_record`` what ``plan_record``
-    did. ``waits``: replica that leaves -> the host on which it has to serve first.
+    did, where the host could be asked. ``waits``: replica that leaves -> the host on which it has to serve first, by that one's plan: it
+    may refuse that, or not be reached.
     """
     noted = {host: hostvars[host] for host in hosts}
     works = {host: each["apply_work"] for host, each in noted.items() if (each.get("apply_work") or {}).get("exists")}
-    records = {host: noted[host].get("apply_record") or {} for host in works}
-    gone = {host: list(record.get("gone") or ()) for host, record in records.items()}
-    there = {name: host for host, record in records.items() for name in record.get("new") or ()}
+    gone = {host: (noted[host].get("apply_record") or {}).get("gone") or () for host in works}
+    placed = {host: [service["name"] for service in work["services"]] for host, work in works.items()}
+    # Whoever is in no plan that could be read may be in one that could not.
+    unread = [host for host, each in noted.items() if (each.get("apply_work") or {}).get("failed")]
+    known = {name for names in placed.values() for name in names}
+    placed |= {host: [name for names in gone.values() for name in names if name not in known] for host in unread[:1]}
+    there = {name: host for host, names in placed.items() for name in names}
     services = (service for work in works.values() for service in work["services"])
     priorities = {service["placement"]["service"]: int(service["manifest"]["priority"]) for service in services}
-    found = waves(gone, {host: list(record.get("new") or ()) for host, record in records.items()}, priorities)
+    found = waves(gone, placed, priorities)
     return {
-        host: {"wave": wave, "waits": {name: there[name] for name in gone[host] if name in there and found[there[name]] < wave}}
+        host: {"wave": wave, "waits": {name: there[name] for name in gone.get(host, ()) if name in there and found[there[name]] < wave}}
         for host, wave in found.items()
     }
 

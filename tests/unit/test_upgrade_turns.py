@@ -292,7 +292,9 @@ def test_hosts_that_gain_replicas_wait_until_their_own_serve_elsewhere() -> None
 
 def test_a_host_of_an_apply_waits_for_those_to_which_its_replicas_go() -> None:
     def noted(new: str = "", gone: str = "", low: str = "") -> dict[str, t.Any]:
-        services = [{"placement": {"service": name[:-2]}, "manifest": {"priority": 10 if name == low else 90}} for name in new.split()]
+        services = [
+            {"name": name, "placement": {"service": name[:-2]}, "manifest": {"priority": 10 if name == low else 90}} for name in new.split()
+        ]
         work = {"exists": True, "services": services}
         return {"apply_work": work, "apply_record": {"new": new.split(), "gone": gone.split()}}
 
@@ -305,6 +307,13 @@ def test_a_host_of_an_apply_waits_for_those_to_which_its_replicas_go() -> None:
         circle = {"a": noted("b-1", "a-1", low), "b": noted("a-1", "b-1", low)}
         other = "b" if first == "a" else "a"
         assert apply_turns(circle, circle) == {first: {"wave": 0, "waits": {}}, other: {"wave": 1, "waits": {f"{other}-1": first}}}
+    # One that refuses its plan, or cannot be reached, is waited for all the same.
+    for record in ({"failed": True, "msg": "older"}, None):
+        refused = {**chain, "b": {"apply_work": chain["b"]["apply_work"], "apply_record": record}}
+        assert apply_turns(refused, refused)["a"] == {"wave": 1, "waits": {"a-1": "b"}}
+    # So is one whose plan cannot be read, by whoever may be in it.
+    unread = {"a": chain["a"], "b": {"apply_work": {"failed": True, "msg": "changed"}}}
+    assert apply_turns(unread, unread)["a"] == {"wave": 1, "waits": {"a-1": "b"}}
     # A host that is down or has no plan has no turn; one of which nothing is known waits for nobody.
     assert apply_turns(("x", "y", "z"), {"x": {}, "y": {"apply_work": {"exists": False}}, "z": {"apply_work": noted()["apply_work"]}}) == {
         "z": {"wave": 0, "waits": {}}
