@@ -17,7 +17,7 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.changes import propos
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.compat_table import Judge, drivers_below
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.consolidating import consolidated
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.facts_form import gpus_named_twice, one_machine_twice
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.held import Held, amounts_of, last_of
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.held import Last, amounts_of, last_of
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.intake import check_facts, down_host, host_of, need_of, without_moved
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.known_words import idle_words, unknown_words
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.leasing import lease_ends
@@ -143,9 +143,16 @@ def plan_fleet(
             plans[host.name] = keep_host_plan(host, solution, facts, digests, adopted, last, amounts)
     settings = {manifest.service: manifest.settings() for manifest in manifests}
     known = None if last_fleet is None else read_settings(*last_fleet)
-    # One that was written before there were settings says nothing of them, and is not written again for that alone.
-    rollouts, yields = _rollouts(plans, previous, hosts, policies, manifests, catalogue, bars)
-    made = turns_of(with_outages(order(problem, solution, _held(problem, previous, hosts, digests)), yields, YIELDS))
+    needs = {need.service: need for need in problem.needs}
+    runs = {name: last_of(plan.data["services"], needs, digests, hosts.get(name, {}).get("facts")) for name, plan in previous.items()}
+    held = {
+        (place.service, place.replica): runs[name][place.name].held
+        for name, plan in previous.items()
+        for place in plan.placements
+        if place.name in runs[name]
+    }
+    rollouts, yields = _rollouts(plans, previous, hosts, policies, manifests, catalogue, bars, runs)
+    made = turns_of(with_outages(order(problem, solution, held), yields, YIELDS))
     # A plan that moves nobody says what the last one that did has said: that may be still to be carried out.
     turns = made if made.steps or last_fleet is None else read_turns(*last_fleet)
     same = last_fleet is not None and all(plan is previous.get(name) for name, plan in plans.items())
@@ -157,6 +164,7 @@ def plan_fleet(
     if same and last_fleet is not None:
         proof = read_proof(*last_fleet, unplaced, asked, proof)
     fleet, bare = fleet_text(unplaced, settings, turns, proof, asked), fleet_text(unplaced, None, turns)
+    # One that was written before there were settings says nothing of them, and is not written again for that alone.
     if same and known is None and last_fleet is not None and last_fleet[1] == bare:
         fleet = bare
     return Planned(
@@ -283,19 +291,6 @@ def _problem(
     return Problem(tuple(states), needs, tuple(before), changed, **site._asdict())
 
 
-def _held(
-    problem: Problem, previous: Mapping[str, HostPlan], hosts: Mapping[str, Mapping[str, t.Any]], digests: Mapping[str, str]
-) -> dict[tuple[str, int], Held]:
-    """What replicas hold where the last plans have them."""
-    needs = {need.service: need for need in problem.needs}
-    lines = [(line, hosts.get(name, {}).get("facts")) for name, plan in previous.items() for line in plan.data["services"]]
-    return {
-        (str(line["service"]), int(line["replica"])): each.held
-        for line, facts in lines
-        for each in last_of([line], needs, digests, facts).values()
-    }
-
-
 def _rollouts(
     plans: Mapping[str, HostPlan],
     previous: Mapping[str, HostPlan],
@@ -304,20 +299,17 @@ def _rollouts(
     manifests: Sequence[Manifest],
     catalogue: Catalogue,
     bars: Mapping[str, Bars],
+    runs: Mapping[str, Mapping[str, Last]],
 ) -> tuple[list[str], list[tuple[str, int]]]:
     """A line for each service on each host whose replicas stay and get another version or other ports; who is stopped before it is its
-    turn."""
+    turn. ``runs``: of each host what runs there by its last plan."""
     lines: list[str] = []
     yields: list[tuple[str, int]] = []
-    needs = {manifest.service: need_of(manifest) for manifest in manifests}
-    digests = {manifest.service: manifest.digest() for manifest in manifests}
     for name, plan in sorted(plans.items()):
         last, facts = previous.get(name), hosts[name].get("facts")
         changed = [] if last is None else changed_in_place(plan, last)
-        if changed and facts is not None and not _is_down(hosts[name]):
-            leaving = () if last is None else who_leaves(plan, last)
-            runs = {} if last is None else last_of(last.data["services"], needs, digests, facts)
-            site = Site(name, plan, facts, policies[name], manifests, catalogue, frozenset(leaving), bars, runs)
+        if last is not None and changed and facts is not None and not _is_down(hosts[name]):
+            site = Site(name, plan, facts, policies[name], manifests, catalogue, frozenset(who_leaves(plan, last)), bars, runs[name])
             told = host_rollouts(site, changed)
             lines.extend(told["lines"])
             yields.extend((str(line["service"]), int(line["replica"])) for line in plan.data["services"] if name_of(line) in told["yields"])

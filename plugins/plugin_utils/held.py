@@ -101,7 +101,17 @@ def _limits(name: str, facts: Data) -> Resources:
         values = [box.get(key) for box in boxes]
         return usual if not values or None in values else sum(value or 0 for value in values)
 
-    return Resources(limit("cpus", 1.0), int(limit("memory_mib", 2048)), int(limit("shm_mib", 64)), 0)
+    cpus, memory, shm = (limit(key, getattr(USUAL, kind)) for key, kind in (("cpus", "cpus"), ("memory_mib", "memory"), ("shm_mib", "shm")))
+    return Resources(cpus, int(memory), int(shm), USUAL.disk)
+
+
+def published(facts: Data) -> dict[str, set[int]]:
+    """Project -> the ports that it has on the host, of those that run."""
+    found: dict[str, set[int]] = {}
+    for box in (box for box in facts.get("containers") or () if box.get("state", "running") == "running"):
+        ports = found.setdefault(str(box.get("project")), set())
+        ports.update(port["host"] for port in box.get("ports") or () if port.get("host"))
+    return found
 
 
 def last_of(lines: Iterable[Data], needs: Mapping[str, Need], digests: Mapping[str, str], facts: Data | None) -> dict[str, Last]:
@@ -124,12 +134,11 @@ def last_of_versions(versions: Mapping[str, Data], facts: Data) -> dict[str, Las
 
     A version whose manifest nobody knows, or that this release does not read, holds what its container's limits say.
     """
-    found = {}
+    found, ports = {}, published(facts)
     for name, kept in versions.items():
         serving = next((one for one in kept.get("versions") or () if one.get("number") == kept.get("serving")), None)
         if serving is not None:
-            ports = {port["host"] for box in facts.get("containers") or () if box.get("project") == name for port in box.get("ports") or ()}
-            found[name] = Last(str(serving.get("digest")), frozenset(ports), _held_of_version(name, serving, facts))
+            found[name] = Last(str(serving.get("digest")), frozenset(ports.get(name, ())), _held_of_version(name, serving, facts))
     return found
 
 

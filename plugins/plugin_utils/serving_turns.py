@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ansible_collections.gpuops.fleet.plugins.module_utils.plan_record import managed, name_of
-from ansible_collections.gpuops.fleet.plugins.plugin_utils.held import held_by
+from ansible_collections.gpuops.fleet.plugins.plugin_utils.held import held_by, published
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.problem import Host, Need, Placement, Problem
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.surge import Site
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.turns import Moment
@@ -86,14 +86,8 @@ def _key(place: Placement) -> Key:
 
 def _published(site: Site) -> dict[str, set[int]]:
     """Of each project that runs the ports that it has on the host; as the last plan says where nobody tells of containers."""
-    boxes = site.facts.get("containers")
-    if boxes is None:
-        return {name: set(last.ports) for name, last in site.last.items()}
-    found: dict[str, set[int]] = {}
-    for box in (box for box in boxes if box.get("state", "running") == "running"):
-        ports = found.setdefault(str(box.get("project")), set())
-        ports.update(port["host"] for port in box.get("ports") or () if port.get("host"))
-    return found
+    told = site.facts.get("containers") is not None
+    return published(site.facts) if told else {name: set(last.ports) for name, last in site.last.items()}
 
 
 def _after(moment: Moment, places: Sequence[Placement], force: bool = False) -> Moment | None:

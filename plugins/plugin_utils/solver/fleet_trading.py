@@ -15,7 +15,11 @@ from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_seats im
 from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.program import numpy
 
 if t.TYPE_CHECKING:
+    import numpy as np
     from ansible_collections.gpuops.fleet.plugins.plugin_utils.solver.fleet_filling import Filling
+    from numpy.typing import NDArray
+
+    Ints = NDArray[np.int64]
 
 # Replicas that are asked to make way, in all.
 MOST_ASKED = 300
@@ -27,6 +31,8 @@ def trade(filling: Filling) -> None:
     In order of priority; of a group's those with most GPUs first.
     """
     options, asked = filling.options, MOST_ASKED
+    # What shares a GPU, or has a slice of it, is smaller than a whole one.
+    size = options.count - numpy.asarray([each.isolation != "exclusive" for each in options.classes], dtype=numpy.int64)
     for level in options.levels:
         waits = numpy.flatnonzero((options.priority == level) & (filling.waiting > 0))
         for seats in filling.seats if len(waits) else ():
@@ -41,17 +47,15 @@ def trade(filling: Filling) -> None:
             for one in several[order].tolist():
                 if asked and int(seats.klass[one]) not in vain:
                     asked -= 1
-                    if not _made_way(filling, seats, one):
+                    if not _made_way(filling, seats, one, size):
                         vain.add(int(seats.klass[one]))
 
 
-def _made_way(filling: Filling, seats: Seats, one: int) -> bool:
-    """Has this replica gone, for better? Nothing changes otherwise."""
+def _made_way(filling: Filling, seats: Seats, one: int, size: Ints) -> bool:
+    """Has this replica gone, for better? Nothing changes otherwise. ``size``: of each class."""
     options, klass = filling.options, int(seats.klass[one])
     old = klass, int(seats.shape[one]), int(seats.host[one]), int(seats.gpus[one])
     first, empty = seats.size, int(seats.room.empty.sum())
-    # What shares a GPU, or has a slice of it, is smaller than a whole one.
-    size = options.count - numpy.asarray([each.isolation != "exclusive" for each in options.classes], dtype=numpy.int64)
     smaller = (options.priority == options.priority[klass]) & (size < options.count[klass])
     filling.let_go(seats, numpy.asarray([one]))
     for other in filling.order:
